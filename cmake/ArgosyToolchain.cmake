@@ -1,0 +1,31 @@
+# Compiler, linker and sanitizer settings shared by every target.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -fno-omit-frame-pointer)
+
+find_program(ARGOSY_CCACHE ccache)
+if(ARGOSY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${ARGOSY_CCACHE})
+endif()
+find_program(ARGOSY_MOLD mold)
+if(ARGOSY_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+if(ARGOSY_SANITIZE)
+  add_compile_options(-fsanitize=${ARGOSY_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${ARGOSY_SANITIZE})
+endif()
+
+# Every executable and shared library lands in bin/ and lib/, so that `argosy` finds `argosy-finetune` beside itself.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)

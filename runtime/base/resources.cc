@@ -1,0 +1,79 @@
+#include "runtime/base/resources.h"
+
+#include <cmath>
+
+#include "runtime/base/status.h"
+
+namespace argosy {
+
+absl::StatusOr<Amount> Amount::FromDouble(double value) {
+  if (!std::isfinite(value) || value < 0 || value > 9e14) {
+    return InvalidArgument("{} is not an amount: want a finite number from 0 to 9e14", value);
+  }
+  return FromRaw(std::llround(value * kUnit));
+}
+
+std::string Amount::ToString() const {
+  if (raw_ % kUnit == 0) return fmt::format("{}", raw_ / kUnit);
+  std::string text = fmt::format("{}{}.{:04}", raw_ < 0 ? "-" : "", std::abs(raw_ / kUnit), std::abs(raw_ % kUnit));
+  text.erase(text.find_last_not_of('0') + 1);
+  return text;
+}
+
+absl::StatusOr<ResourceSet> ResourceSet::FromMap(const std::map<std::string, double>& amounts) {
+  ResourceSet set;
+  for (const auto& [name, value] : amounts) {
+    if (name.empty()) return InvalidArgument("a resource needs a name; its amount was {}", value);
+    absl::StatusOr<Amount> amount = Amount::FromDouble(value);
+    if (!amount.ok()) return Annotate(amount.status(), fmt::format("resource {}", name));
+    if (name == kGpu && value > 1 && amount->raw() % Amount::kUnit != 0) {
+      return InvalidArgument("resource GPU: {} is above 1 and must be whole", value);
+    }
+    set.Set(name, *amount);
+  }
+  return set;
+}
+
+Amount ResourceSet::Get(std::string_view name) const {
+  auto it = amounts_.find(name);
+  return it == amounts_.end() ? Amount() : it->second;
+}
+
+void ResourceSet::Set(const std::string& name, Amount amount) {
+  if (amount.IsZero()) amounts_.erase(name);
+  else amounts_[name] = amount;
+}
+
+std::map<std::string, double> ResourceSet::ToMap() const {
+  std::map<std::string, double> map;
+  for (const auto& [name, amount] : amounts_) map[name] = amount.ToDouble();
+  return map;
+}
+
+bool ResourceSet::Contains(const ResourceSet& other) const {
+  for (const auto& [name, amount] : other.amounts_) {
+    if (Get(name) < amount) return false;
+  }
+  return true;
+}
+
+void ResourceSet::Add(const ResourceSet& other) {
+  for (const auto& [name, amount] : other.amounts_) Set(name, Get(name) + amount);
+}
+
+void ResourceSet::Subtract(const ResourceSet& other) {
+  ARGOSY_CHECK(Contains(other), "{} has less than {}", ToString(), other.ToString());
+  for (const auto& [name, amount] : other.amounts_) Set(name, Get(name) - amount);
+}
+
+std::string ResourceSet::ToString() const {
+  if (amounts_.empty()) return "nothing";
+  std::string text;
+  for (const auto& [name, amount] : amounts_) {
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{}: {}", name, amount.ToString());
+  }
+  return text;
+}
+
+}  // namespace argosy
