@@ -1,0 +1,138 @@
+#pragma once
+
+// Placement groups at the head: gathers bundles in two phases, all or nothing.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "runtime/base/id.h"
+#include "runtime/base/prng.h"
+#include "scheduler/cluster_view.h"
+#include "scheduler/demand.h"
+#include "scheduler/place.h"
+
+namespace argosy::scheduler {
+
+// What happened. `attempt` is the number in the SendPrepare or SendCommit that is answered; 0 when the wire did not keep it.
+struct CreateGroup { GroupId group; GroupDemand demand; };
+struct RemoveGroup { GroupId group; };
+struct NodePrepared { NodeId node; GroupId group; uint64_t attempt = 0; };
+struct PrepareFailed { NodeId node; GroupId group; uint64_t attempt = 0; std::string reason; };
+struct NodeCommitted { NodeId node; GroupId group; uint64_t attempt = 0; };
+// The node no longer holds the prepared bundles.
+struct CommitFailed { NodeId node; GroupId group; uint64_t attempt = 0; std::string reason; };
+// The view says lost already, or the machine marks nothing: pass it after ClusterView::MarkLost.
+struct NodeLost { NodeId node; };
+// Resources may have changed, or time passed.
+struct Tick {};
+using GroupEvent = std::variant<CreateGroup, RemoveGroup, NodePrepared, PrepareFailed, NodeCommitted, CommitFailed, NodeLost, Tick>;
+
+// What to do. All bundles of one group on one node travel together; a node does what it is sent in order.
+struct BundleReservation { int index = 0; ResourceSet resources; };
+struct SendPrepare { NodeId node; GroupId group; uint64_t attempt = 0; std::vector<BundleReservation> bundles; };
+struct SendCommit { NodeId node; GroupId group; uint64_t attempt = 0; std::vector<int> bundles; };
+struct SendReturn { NodeId node; GroupId group; std::vector<int> bundles; };
+// Every bundle is committed; `nodes` has one for each. Also after rescheduling.
+struct GroupReady { GroupId group; std::vector<NodeId> nodes; };
+// Waits, and why; said again only when the reason changes.
+struct GroupPending { GroupId group; bool feasible = false; std::string explanation; };
+struct GroupRemoved { GroupId group; };
+// These bundles were lost with their node and are being placed again; the others stay.
+struct GroupRescheduling { GroupId group; std::vector<int> bundles; };
+// While contended a node grants only what the head places.
+struct SetContended { NodeId node; bool contended = false; };
+using GroupEffect = std::variant<SendPrepare, SendCommit, SendReturn, GroupReady, GroupPending, GroupRemoved, GroupRescheduling, SetContended>;
+
+// One line a effect, for logs and transcripts: "gpu-1 <- Prepare g1 [0,1]".
+std::string ToString(const GroupEffect& effect, const ClusterView& view);
+
+enum class GroupState { kPending, kPreparing, kCommitting, kReady, kRescheduling };
+std::string_view ToString(GroupState state);
+
+// Owns what the head knows of placement groups.
+//
+// Groups gather in one order, the order of their tickets. The first that is feasible but finds too little free gathers: the nodes that it
+// would use are contended, and later groups stay off them, for `gather_max`; then it takes a new ticket behind the others. So two groups
+// never hold what the other waits for, and none waits for ever behind one that cannot be served. A failed prepare returns
+// everything that the attempt prepared.
+//
+// The machine spends what it prepares in the view at once (Take), so that whatever is placed next sees it, puts it back when the attempt
+// fails, and shows committed bundles there (SetBundle).
+//
+// Thread:   its owner's.
+// Failure:  answers for groups or attempts that are gone are ignored, or answered with SendReturn where a node may hold something.
+class GroupMachine {
+ public:
+  struct Options {
+    absl::Duration gather_max = absl::Seconds(10);
+    // A group whose prepare failed waits before the next attempt: the first, doubling up to the last.
+    absl::Duration retry_first = absl::Milliseconds(100);
+    absl::Duration retry_last = absl::Seconds(5);
+    size_t groups_max = 10'000;
+  };
+  GroupMachine() : GroupMachine(Options{}) {}
+  explicit GroupMachine(Options options) : options_(options) {}
+
+  // CreateGroup must have passed CheckCreate; repeating it for a known id does nothing.
+  std::vector<GroupEffect> Step(const GroupEvent& event, ClusterView& view, Prng& prng, absl::Time now);
+  // What a user may get wrong: the demand (CheckGroupDemand), or too many groups.
+  absl::Status CheckCreate(const CreateGroup& create) const;
+  // When Step(Tick) must come next even if nothing else happens, or InfiniteFuture.
+  absl::Time NextTick() const;
+
+  struct Group {
+    GroupId id;
+    GroupDemand demand;
+    GroupState state = GroupState::kPending;
+    std::vector<NodeId> nodes;       // for each bundle: its node once prepared, else nil
+    uint64_t ticket = 0;
+    uint64_t attempt = 0;
+    std::set<int> round;             // bundles of the attempt in progress
+    std::set<NodeId> waiting_for;    // nodes that have not answered yet
+    std::string explanation;         // why it waits
+    bool feasible = false;
+    absl::Time retry_at = absl::InfinitePast();
+    absl::Duration retry_delay;
+    absl::Time gather_since = absl::InfiniteFuture();
+    bool was_ready = false;
+  };
+  // Null when unknown.
+  const Group* Find(GroupId id) const;
+  std::vector<const Group*> Groups() const;
+  size_t size() const { return groups_.size(); }
+
+ private:
+  struct Context;
+  void On(const CreateGroup& event, Context& context);
+  void On(const RemoveGroup& event, Context& context);
+  void On(const NodePrepared& event, Context& context);
+  void On(const PrepareFailed& event, Context& context);
+  void On(const NodeCommitted& event, Context& context);
+  void On(const CommitFailed& event, Context& context);
+  void On(const NodeLost& event, Context& context);
+  void On(const Tick& event, Context& context);
+
+  void Gather(Context& context);
+  void StartAttempt(Group& group, const std::vector<NodeId>& nodes, Context& context);
+  // Returns what the attempt took, except on `lost`, and waits again.
+  void AbortAttempt(Group& group, std::optional<NodeId> lost, Context& context);
+  void BackOff(Group& group, Context& context);
+  void Requeue(Group& group);
+  void DropBundle(Group& group, int index, Context& context, bool send);
+  void SetContendedNodes(std::set<NodeId> nodes, Context& context);
+
+  Options options_;
+  std::map<GroupId, Group> groups_;
+  std::map<uint64_t, GroupId> tickets_;   // groups that wait to be placed, in order
+  std::set<NodeId> contended_;
+  uint64_t next_ticket_ = 1;
+  uint64_t next_attempt_ = 1;
+};
+
+}  // namespace argosy::scheduler
