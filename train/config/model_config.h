@@ -113,10 +113,12 @@ struct ModelConfig {
   static absl::StatusOr<ModelConfig> Make(const ModelPreset& preset);
   static absl::StatusOr<ModelConfig> Nano(int64_t vocab_size) { return Make({.vocab_size = vocab_size}); }
 
-  // In the model's order; all tensors have `dtype`. Names are HF's.
+  // Embedding, layers, head. A unit's tensors are in the order in which files hold them (by name), all of one type: the stored
+  // one, or `as`.
   std::vector<UnitSpec> Units() const;
-  std::vector<UnitSpec> Units(DType dtype) const;
-  std::vector<TensorSpec> Tensors(DType dtype) const;
+  std::vector<UnitSpec> Units(DType as) const;
+  // All tensors in the order of transformers' state_dict: what PlanCheckpoint takes, so that shards are cut where it cuts them.
+  std::vector<TensorSpec> Tensors(DType as) const;
   int64_t ParameterCount() const;
 
   int64_t QuerySize() const { return num_attention_heads * head_dim; }
