@@ -1,0 +1,110 @@
+#pragma once
+
+// Writes an HF checkpoint directory so that a reader sees all of it or none.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/base/unique_fd.h"
+#include "train/checkpoint/checkpoint_layout.h"
+#include "train/config/model_config.h"
+
+namespace argosy::train {
+
+// Kept beside the weights as argosy_checkpoint.json: which files the checkpoint has, a checksum of every tensor, and what the run
+// said about it.
+struct CheckpointNotes {
+  int64_t step = 0;
+  int64_t epoch = 0;
+  std::map<std::string, double> metrics;  // "perplexity", "eval_loss", ...
+};
+
+struct CheckpointWriterOptions {
+  // The finished directory. One that exists is replaced only when it is empty or a checkpoint with nothing else in it.
+  std::string directory;
+  CheckpointLayout layout;
+  CheckpointNotes notes;
+  bool verify = true;  // read everything back from storage before it counts
+};
+
+// Builds the checkpoint in a hidden directory beside the final one. Commit makes it appear.
+//
+// Thread:   one at a time.
+// Lifetime: destroyed before Commit, it removes what it wrote; a crash leaves the hidden directory, which the next Create for the same
+//           directory removes. The previous checkpoint stays whole until Commit exchanges the two.
+// Failure:  every call says what failed on which file; after an error only destruction is useful.
+// Memory:   none beyond the caller's bytes; dirty pages are handed to storage every 64 MB.
+class CheckpointWriter {
+ public:
+  // Refuses when the file system has too little space.
+  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(CheckpointWriterOptions options);
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  const CheckpointLayout& Layout() const { return options_.layout; }
+
+  // The next bytes of the weights, in the order of layout.files and their tensors, in pieces of any size.
+  absl::Status Append(std::span<const std::byte> bytes);
+  // The same with the place said aloud, so that a piece out of order is an error instead of a damaged tensor.
+  absl::Status Write(std::string_view tensor, int64_t byte_begin, std::span<const std::byte> bytes);
+  // What Append expects next: tensor and byte in it. None when all bytes are there.
+  struct Position {
+    const PlacedTensor* tensor = nullptr;
+    int64_t byte = 0;
+  };
+  std::optional<Position> Next() const;
+
+  // A small file of the directory: config.json, tokenizer files, ...
+  absl::Status AddFile(std::string_view name, std::string_view content);
+  // Copies `source` under its own name when it exists; says whether it did.
+  absl::StatusOr<bool> CopyFile(const std::string& source);
+
+  // Checks that every byte was written, syncs, reads back and compares, then exchanges with what was there before.
+  absl::Status Commit();
+
+ private:
+  struct OpenFile;
+  explicit CheckpointWriter(CheckpointWriterOptions options);
+  absl::Status OpenNext();
+  absl::Status FinishFile();
+  absl::Status Verify() const;
+
+  CheckpointWriterOptions options_;
+  std::string partial_;  // the hidden directory
+  size_t file_ = 0;      // being written
+  size_t tensor_ = 0;
+  int64_t byte_ = 0;     // of the tensor
+  UniqueFd fd_;
+  int64_t offset_ = 0;
+  int64_t flushed_ = 0;
+  uint32_t crc_ = 0;
+  std::vector<std::vector<uint32_t>> checksums_;  // [file][tensor]
+  std::vector<std::string> extra_files_;
+  bool committed_ = false;
+};
+
+// What a run changes in the directory that its model came from.
+struct ModelFiles {
+  const ModelConfig* config = nullptr;
+  ConfigChanges changes;
+  std::string source_directory;                 // tokenizer files and generation_config.json come from here; may be empty
+  std::map<std::string, std::string> contents;  // files to write instead of copying: "tokenizer.json", ...
+};
+
+// Adds config.json, generation_config.json, tokenizer files and chat template.
+absl::Status AddModelFiles(CheckpointWriter& writer, const ModelFiles& files);
+
+// Error when fewer than `bytes` are free where `directory` is or will be. Called before the first step of a run.
+absl::Status CheckSpace(const std::string& directory, int64_t bytes);
+
+}  // namespace argosy::train
