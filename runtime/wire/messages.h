@@ -112,6 +112,9 @@ struct WorkerRegistered {
   std::string ns;                // the job's namespace for names
   std::string head_address;
   std::string code_source_address;
+  std::string token;             // for TCP between workers; empty: authentication is off
+  std::string tcp_host;          // where to listen for workers of other hosts
+  std::string worker_socket;     // Unix socket path for a driver to listen on (a worker has it from its start-up block)
 };
 struct RegisterWorker {
   static constexpr Method kMethod = Method::kRegisterWorker;

@@ -1,0 +1,65 @@
+#pragma once
+
+// The node daemon: owns one node's resources, workers and object store.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "runtime/async/loop.h"
+#include "runtime/base/id.h"
+#include "runtime/base/token.h"
+
+namespace argosy::node {
+
+struct NodeServerOptions {
+  std::string name;                          // for people; empty: the host's name
+  std::string ip = "127.0.0.1";              // where other nodes and workers reach this one; its listeners bind to it
+  uint16_t wire_port = 0;                    // framed connections; 0: any free
+  uint16_t agent_port = 0;                   // health over HTTP; 0: any free
+  std::string head_address;                  // host:port of the head's gRPC
+  Token token;
+  // Amounts by name. CPU, GPU and memory are found out when missing; object_store_memory is set from the next field.
+  std::map<std::string, double> resources;
+  std::map<std::string, std::string> labels; // node id, host name are added
+  uint64_t object_store_bytes = 0;           // 0: 30% of the memory that is available now
+  std::string session_dir;                   // made when missing, with mode 0700; locked while the daemon lives
+  std::string executable_dir;                // of the argosy binary: put first in a job's PATH; empty: this process's
+  bool is_head_node = false;
+  absl::Duration worker_start_timeout = absl::Seconds(60);
+  absl::Duration worker_idle_timeout = absl::Seconds(60);
+};
+
+// Thread:   made, started and destroyed by the thread that owns `loop` (before or after Run), or on the loop.
+// Lifetime: outlives nothing; destroying it kills its workers and its jobs' entrypoints.
+// Failure:  Start: the session folder is locked by another daemon, a port is taken, the arena cannot be made. A head that cannot
+//           be reached is not one: the daemon keeps trying (`registered` tells). PERMISSION_DENIED from the head (wrong token) or a
+//           refused version ends it: `fatal` is called once.
+class NodeServer {
+ public:
+  struct Callbacks {
+    std::function<void()> registered;                        // each time the head has taken this node
+    std::function<void(const absl::Status& why)> fatal;      // cannot go on; stop the loop
+  };
+  static absl::StatusOr<std::unique_ptr<NodeServer>> Start(async::Loop& loop, NodeServerOptions options, Callbacks callbacks);
+  ~NodeServer();
+  // Refuses new work, ends workers and entrypoints (SIGTERM, then SIGKILL after `grace`), then calls `done` on the loop.
+  void Stop(absl::Duration grace, std::function<void()> done);
+
+  NodeId id() const;
+  const std::string& wire_address() const;   // host:port
+  const std::string& socket_path() const;    // Unix socket for this host's drivers (ARGOSY_NODE_SOCKET)
+  const std::string& agent_address() const;  // host:port
+
+ private:
+  struct Impl;
+  explicit NodeServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace argosy::node
