@@ -150,7 +150,7 @@ class Listener {
   // The socket file is made with mode 0600 in an existing 0700 folder; a stale one is replaced. INVALID_ARGUMENT above 107 bytes.
   static absl::StatusOr<std::unique_ptr<Listener>> Unix(async::Loop& loop, const std::string& path, ListenOptions options,
                                                         Accepted accepted);
-  // Port 0: any free one. Refuses an address other than loopback when the token is empty, unless `allow_open`.
+  // Port 0: any free one. Refuses an address other than loopback when the token is empty.
   static absl::StatusOr<std::unique_ptr<Listener>> Tcp(async::Loop& loop, const std::string& host, uint16_t port,
                                                        ListenOptions options, Accepted accepted);
   ~Listener();

@@ -1,0 +1,321 @@
+#include "runtime/wire/connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/base/limits.h"
+#include "runtime/base/status.h"
+#include "runtime/wire/connection_impl.h"
+
+namespace argosy::wire {
+namespace {
+
+constexpr size_t kReadBufferBytes = 128 << 10;
+// Reads a peer may have in a row before other connections get their turn.
+constexpr int kReadsPerTurn = 8;
+
+void PutLittle(char* out, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) out[i] = static_cast<char>(value >> (8 * i));
+}
+uint64_t GetLittle(const char* in, int bytes) {
+  uint64_t value = 0;
+  for (int i = bytes - 1; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(in[i]);
+  return value;
+}
+
+struct WireError { int32_t code = 0; std::string message; };
+
+}  // namespace
+
+void AppendFrame(std::string& out, FrameKind kind, Method method, uint64_t number, std::string_view body) {
+  char header[kFrameHeaderBytes] = {};
+  PutLittle(header, body.size(), 4);
+  PutLittle(header + 4, static_cast<uint16_t>(method), 2);
+  header[6] = static_cast<char>(kind);
+  PutLittle(header + 8, number, 8);
+  out.append(header, sizeof header);
+  out.append(body);
+}
+
+absl::StatusOr<std::optional<Frame>> ParseFrame(std::string_view bytes, size_t body_max, size_t* wanted) {
+  *wanted = kFrameHeaderBytes;
+  if (bytes.size() < kFrameHeaderBytes) return std::optional<Frame>();
+  size_t body = GetLittle(bytes.data(), 4);
+  if (body > body_max) return InvalidArgument("a frame of {} bytes: at most {} are accepted", body, body_max);
+  Frame frame;
+  frame.method = static_cast<Method>(GetLittle(bytes.data() + 4, 2));
+  frame.kind = static_cast<FrameKind>(bytes[6]);
+  frame.number = GetLittle(bytes.data() + 8, 8);
+  if (static_cast<uint8_t>(frame.kind) > static_cast<uint8_t>(FrameKind::kHandshake)) {
+    return InvalidArgument("unknown frame kind {}", static_cast<int>(frame.kind));
+  }
+  *wanted = kFrameHeaderBytes + body;
+  if (bytes.size() < *wanted) return std::optional<Frame>();
+  frame.body = bytes.substr(kFrameHeaderBytes, body);
+  return std::optional<Frame>(frame);
+}
+
+Call::Call(std::weak_ptr<Connection> connection, Method method, uint64_t number, std::string body)
+    : connection_(std::move(connection)), method_(method), number_(number), body_(std::move(body)) {}
+
+Call::~Call() {
+  // A moved-from call has no connection left to answer on.
+  if (!answered_ && !connection_.expired()) Fail(Internal("the request was dropped unanswered"));
+}
+
+void Call::AnswerBody(std::string body) {
+  if (answered_) return;
+  answered_ = true;
+  if (auto connection = connection_.lock(); connection && connection->is_open()) {
+    connection->impl_->Append(FrameKind::kReply, method_, number_, body);
+  }
+}
+
+void Call::Fail(const absl::Status& status) {
+  if (answered_) return;
+  answered_ = true;
+  if (auto connection = connection_.lock(); connection && connection->is_open()) {
+    connection->impl_->Append(FrameKind::kErrorReply, method_, number_,
+                              Encode(WireError{static_cast<int32_t>(status.code()), Message(status)}));
+  }
+}
+
+std::shared_ptr<Connection> Connection::Impl::Make(async::Loop& loop, UniqueFd fd, Identity peer, std::string unread) {
+  std::shared_ptr<Connection> connection(
+      new Connection(std::make_unique<Impl>(loop, std::move(fd), std::move(peer), std::move(unread))));
+  connection->impl_->self = connection.get();
+  return connection;
+}
+
+Connection::Impl::Impl(async::Loop& loop, UniqueFd fd, Identity peer, std::string unread)
+    : loop(loop), fd(std::move(fd)), peer(std::move(peer)), in(std::move(unread)), in_end(in.size()) {}
+
+Connection::Connection(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Connection::~Connection() {
+  if (impl_->watch) impl_->watch->Stop();
+}
+
+void Connection::Start(Handlers handlers) {
+  impl_->handlers = std::move(handlers);
+  // From its own turn, so that the caller has stored the connection before the first request comes in. Holds the connection while
+  // it is open: Close drops the watch and with it this reference.
+  impl_->loop.Post([self = shared_from_this()] {
+    if (!self->is_open()) return;
+    if (!self->impl_->ParseAndDispatch()) return;
+    self->impl_->watch = std::make_unique<async::FdWatch>(self->impl_->loop, self->impl_->fd.get());
+    self->impl_->watch->OnReadable([self] { return self->impl_->OnReadable(); });
+    if (!self->impl_->out.empty()) self->impl_->WriteOut();
+  });
+}
+
+void Connection::SetHandlers(Handlers handlers) { impl_->handlers = std::move(handlers); }
+
+bool Connection::Impl::OnReadable() {
+  auto keep = self->shared_from_this();
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+    // Room for the whole of a frame whose header is there, else for a buffer of small ones.
+    size_t wanted = kReadBufferBytes;
+    if (in_end - in_begin >= kFrameHeaderBytes) {
+      size_t frame = kFrameHeaderBytes + GetLittle(in.data() + in_begin, 4);
+      wanted = std::max(wanted, frame - std::min(frame, in_end - in_begin));
+    }
+    if (in_begin > 0 && in.size() - in_end < wanted) {
+      std::memmove(in.data(), in.data() + in_begin, in_end - in_begin);
+      in_end -= in_begin;
+      in_begin = 0;
+    }
+    if (in.size() - in_end < wanted) in.resize(in_end + wanted);
+    size_t room = in.size() - in_end;
+    ssize_t n = ::recv(fd.get(), in.data() + in_end, room, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return true;
+    if (n <= 0) {
+      Close(n == 0 ? Unavailable("the peer closed the connection") : ErrnoStatus(errno, "connection"), false);
+      return false;
+    }
+    in_end += static_cast<size_t>(n);
+    if (!ParseAndDispatch()) return false;
+    if (static_cast<size_t>(n) < room) return true;
+  }
+  return true;
+}
+
+// False when the connection is no longer open.
+bool Connection::Impl::ParseAndDispatch() {
+  auto keep = self->shared_from_this();
+  ++corked;
+  while (fd.ok()) {
+    size_t wanted = 0;
+    absl::StatusOr<std::optional<Frame>> frame =
+        ParseFrame(std::string_view(in).substr(in_begin, in_end - in_begin), kFrameBytesMax, &wanted);
+    if (!frame.ok()) {
+      Close(frame.status(), false);
+      break;
+    }
+    if (!frame->has_value()) break;
+    in_begin += wanted;
+    Dispatch(**frame);
+  }
+  --corked;
+  if (in_begin == in_end) {
+    in_begin = in_end = 0;
+    if (in.size() > 4 * kReadBufferBytes) std::string().swap(in);
+  }
+  if (fd.ok() && corked == 0) WriteOut();
+  return fd.ok();
+}
+
+void Connection::Impl::Dispatch(const Frame& frame) {
+  switch (frame.kind) {
+    case FrameKind::kRequest: {
+      Call call(self->weak_from_this(), frame.method, frame.number, std::string(frame.body));
+      if (handlers.on_request) handlers.on_request(std::move(call));
+      else call.Fail(absl::UnimplementedError("this end takes no requests"));
+      return;
+    }
+    case FrameKind::kReply:
+    case FrameKind::kErrorReply: {
+      auto it = pending.find(frame.number);
+      if (it == pending.end()) return Close(InvalidArgument("a reply to request {}, which is not pending", frame.number), false);
+      RawReply done = std::move(it->second);
+      pending.erase(it);
+      if (frame.kind == FrameKind::kReply) return done(std::string(frame.body));
+      absl::StatusOr<WireError> error = Decode<WireError>(frame.body);
+      if (!error.ok() || error->code == 0) return done(Internal("the peer sent a bad error reply"));
+      return done(absl::Status(static_cast<absl::StatusCode>(error->code), ToAbsl(error->message)));
+    }
+    case FrameKind::kNotice:
+      if (handlers.on_notice) handlers.on_notice(*self, frame.method, std::string(frame.body));
+      return;
+    case FrameKind::kHandshake: return Close(InvalidArgument("a handshake frame after the handshake"), false);
+  }
+}
+
+void Connection::Impl::Append(FrameKind kind, Method method, uint64_t number, std::string_view body) {
+  if (body.size() > kFrameBytesMax) {
+    // A reply too large for a frame becomes an error the caller sees; anything else is a bug of this process.
+    ARGOSY_CHECK(kind == FrameKind::kReply, "a frame of {} bytes", body.size());
+    std::string error = Encode(WireError{static_cast<int32_t>(absl::StatusCode::kResourceExhausted),
+                                         fmt::format("the reply has {} bytes: at most {} fit", body.size(), kFrameBytesMax)});
+    return Append(FrameKind::kErrorReply, method, number, error);
+  }
+  AppendFrame(out, kind, method, number, body);
+  if (corked == 0 && watch) WriteOut();
+}
+
+void Connection::Impl::WriteOut() {
+  if (waits_writable || !fd.ok()) return;
+  while (out_begin < out.size()) {
+    ssize_t n = ::send(fd.get(), out.data() + out_begin, out.size() - out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      if (!watch) return;
+      waits_writable = true;
+      watch->OnceWritable([keep = self->shared_from_this()] {
+        keep->impl_->waits_writable = false;
+        keep->impl_->WriteOut();
+      });
+      // The sent part is given up now and then, so that a slow peer does not keep it.
+      if (out_begin > (1u << 20)) {
+        out.erase(0, out_begin);
+        out_begin = 0;
+      }
+      return;
+    }
+    if (n < 0) return Close(ErrnoStatus(errno, "connection"), false);
+    out_begin += static_cast<size_t>(n);
+  }
+  out_begin = 0;
+  if (out.capacity() > (1u << 20)) std::string().swap(out);
+  else out.clear();
+}
+
+void Connection::Impl::Close(absl::Status why, bool flush) {
+  if (!fd.ok()) return;
+  auto keep = self->shared_from_this();
+  if (flush && out_begin < out.size()) {
+    (void)!::send(fd.get(), out.data() + out_begin, out.size() - out_begin, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  if (watch) watch->Stop();
+  fd.Reset();
+  out.clear();
+  out_begin = 0;
+  absl::Status status = Unavailable("connection closed: {}", Message(why));
+  // In a turn of their own: whoever called Close may hold state that the functions would change.
+  loop.Post([keep, status, why, failed = std::move(pending), on_closed = std::move(handlers.on_closed)] {
+    for (const auto& [number, done] : failed) done(status);
+    if (on_closed) on_closed(why);
+    keep->impl_->watch.reset();
+    keep->impl_->handlers = {};
+  });
+  pending.clear();
+}
+
+void Connection::RequestBody(Method method, std::string body, RawReply done) {
+  if (!is_open()) {
+    return impl_->loop.Post([done = std::move(done)] { done(Unavailable("connection closed")); });
+  }
+  absl::Status refused;
+  if (body.size() > kFrameBytesMax) {
+    refused = InvalidArgument("a message of {} bytes: at most {} fit a frame", body.size(), kFrameBytesMax);
+  } else if (unsent_bytes() > impl_->options.unsent_bytes_max) {
+    refused = absl::ResourceExhaustedError(ToAbsl(fmt::format("{} bytes wait to be sent to a slow peer", unsent_bytes())));
+  }
+  if (!refused.ok()) return impl_->loop.Post([done = std::move(done), refused] { done(refused); });
+  uint64_t number = impl_->next_number++;
+  impl_->pending.emplace(number, std::move(done));
+  impl_->Append(FrameKind::kRequest, method, number, body);
+}
+
+void Connection::NotifyBody(Method method, std::string body) {
+  if (!is_open()) return;
+  if (body.size() > kFrameBytesMax || unsent_bytes() > impl_->options.unsent_bytes_max) {
+    return Close(absl::ResourceExhaustedError("a notice does not fit the send queue"), false);
+  }
+  impl_->Append(FrameKind::kNotice, method, 0, body);
+}
+
+void Connection::Cork() { ++impl_->corked; }
+
+void Connection::Uncork() {
+  ARGOSY_CHECK(impl_->corked > 0);
+  if (--impl_->corked == 0 && is_open() && impl_->watch) impl_->WriteOut();
+}
+
+bool Connection::is_open() const { return impl_->fd.ok(); }
+const Identity& Connection::peer() const { return impl_->peer; }
+size_t Connection::unsent_bytes() const { return impl_->out.size() - impl_->out_begin; }
+size_t Connection::pending_requests() const { return impl_->pending.size(); }
+void Connection::Close(absl::Status why, bool flush) { impl_->Close(std::move(why), flush); }
+
+Connection::Detached Connection::Detach() {
+  Detached detached;
+  auto keep = shared_from_this();
+  for (absl::Time deadline = absl::Now() + absl::Seconds(1); is_open() && unsent_bytes() > 0 && absl::Now() < deadline;) {
+    ssize_t n = ::send(impl_->fd.get(), impl_->out.data() + impl_->out_begin, unsent_bytes(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) impl_->out_begin += static_cast<size_t>(n);
+    else if (n < 0 && errno != EAGAIN && errno != EINTR) break;
+    else {
+      pollfd ready{impl_->fd.get(), POLLOUT, 0};
+      ::poll(&ready, 1, 100);
+    }
+  }
+  if (impl_->watch) impl_->watch->Stop();
+  detached.fd = std::move(impl_->fd);
+  detached.unread = impl_->in.substr(impl_->in_begin, impl_->in_end - impl_->in_begin);
+  impl_->in_begin = impl_->in_end = 0;
+  impl_->handlers.on_closed = nullptr;
+  impl_->loop.Post([keep, failed = std::move(impl_->pending)] {
+    for (const auto& [number, done] : failed) done(Unavailable("connection became a channel"));
+    keep->impl_->watch.reset();
+    keep->impl_->handlers = {};
+  });
+  impl_->pending.clear();
+  return detached;
+}
+
+}  // namespace argosy::wire

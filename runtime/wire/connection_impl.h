@@ -1,0 +1,42 @@
+#pragma once
+
+// The inside of a Connection; for wire's own files.
+
+#include "runtime/wire/connection.h"
+#include "runtime/wire/frame.h"
+
+namespace argosy::wire {
+
+struct Connection::Impl {
+  static std::shared_ptr<Connection> Make(async::Loop& loop, UniqueFd fd, Identity peer, std::string unread);
+
+  Impl(async::Loop& loop, UniqueFd fd, Identity peer, std::string unread);
+
+  bool OnReadable();
+  bool ParseAndDispatch();
+  void Dispatch(const Frame& frame);
+  void Append(FrameKind kind, Method method, uint64_t number, std::string_view body);
+  void WriteOut();
+  void Close(absl::Status why, bool flush);
+
+  async::Loop& loop;
+  Connection* self = nullptr;
+  UniqueFd fd;
+  Identity peer;
+  std::unique_ptr<async::FdWatch> watch;
+  Handlers handlers;
+  ConnectionOptions options;
+
+  std::string in;            // bytes [in_begin, in_end) are unread
+  size_t in_begin = 0;
+  size_t in_end = 0;
+  std::string out;           // bytes from out_begin are unsent
+  size_t out_begin = 0;
+  bool waits_writable = false;
+  int corked = 0;
+
+  uint64_t next_number = 1;
+  std::unordered_map<uint64_t, RawReply> pending;
+};
+
+}  // namespace argosy::wire

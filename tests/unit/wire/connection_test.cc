@@ -1,0 +1,221 @@
+#include "runtime/wire/connection.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "runtime/wire/address.h"
+#include "runtime/base/limits.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_until.h"
+
+namespace argosy::wire {
+namespace {
+
+using testing::RunUntil;
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/argosy-wire-XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+Identity Worker() { return {Role::kWorker, std::string(WorkerId::Random().Bytes())}; }
+Identity Node() { return {Role::kNode, std::string(NodeId::Random().Bytes())}; }
+
+// A server that answers KvGet with its key, keeps WaitGroup waiting, and counts notices.
+struct Server {
+  Server(async::Loop& loop, bool tcp, const std::string& path, const std::string& token) {
+    ListenOptions options{.self = Node(), .token = Token(token)};
+    auto accepted = [this](std::shared_ptr<Connection> connection) {
+      connections.push_back(connection);
+      connection->Start({.on_request = [this](Call call) {
+                           if (call.method() == Method::kKvGet) {
+                             absl::StatusOr<KvGet> get = call.As<KvGet>();
+                             if (!get.ok()) return call.Fail(get.status());
+                             return call.Answer(KvGetReply{get->key});
+                           }
+                           if (call.method() == Method::kWaitGroup) return held.push_back(std::move(call));
+                           call.Fail(absl::UnimplementedError("no such method here"));
+                         },
+                         .on_notice = [this](Connection&, Method, std::string) { ++notices; },
+                         .on_closed = [this](absl::Status) { ++closed; }});
+    };
+    absl::StatusOr<std::unique_ptr<Listener>> made =
+        tcp ? Listener::Tcp(loop, "127.0.0.1", 0, options, accepted) : Listener::Unix(loop, path, options, accepted);
+    REQUIRE(made.ok());
+    listener = *std::move(made);
+  }
+  std::unique_ptr<Listener> listener;
+  std::vector<std::shared_ptr<Connection>> connections;
+  std::vector<Call> held;
+  int notices = 0;
+  int closed = 0;
+};
+
+absl::StatusOr<std::shared_ptr<Connection>> Connect(async::Loop& loop, const Server& server, bool tcp, const std::string& token) {
+  absl::StatusOr<std::shared_ptr<Connection>> result = absl::UnknownError("pending");
+  bool done = false;
+  auto connected = [&](absl::StatusOr<std::shared_ptr<Connection>> connection) { result = std::move(connection); done = true; };
+  ConnectOptions options{.self = Worker(), .token = Token(token)};
+  if (tcp) ConnectTcp(loop, server.listener->address(), options, connected);
+  else ConnectUnix(loop, server.listener->address(), options, connected);
+  REQUIRE(RunUntil(loop, [&] { return done; }));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("Connection: requests are answered over Unix and TCP sockets, in any number at once") {
+  bool tcp = GENERATE(false, true);
+  Folder folder;
+  async::Loop loop;
+  Server server(loop, tcp, folder.path + "/s", "secret");
+  auto client = Connect(loop, server, tcp, "secret");
+  REQUIRE(client.ok());
+  (*client)->Start({});
+  int answered = 0;
+  for (int i = 0; i < 2000; ++i) {
+    (*client)->Request(KvGet{"", std::to_string(i)}, [&, i](absl::StatusOr<KvGetReply> reply) {
+      REQUIRE(reply.ok());
+      CHECK(reply->value == std::to_string(i));
+      ++answered;
+    });
+  }
+  (*client)->Notify(AbortObject{});
+  CHECK(RunUntil(loop, [&] { return answered == 2000 && server.notices == 1; }));
+}
+
+TEST_CASE("Connection: frames from one byte to many megabytes arrive whole, both ways at once") {
+  Folder folder;
+  async::Loop loop;
+  Server server(loop, false, folder.path + "/s", "");
+  auto client = Connect(loop, server, false, "");
+  REQUIRE(client.ok());
+  (*client)->Start({});
+  int answered = 0;
+  std::vector<size_t> sizes{0, 1, 100, 65536, 1 << 20, 40 << 20, 33 << 20, 5};
+  for (size_t size : sizes) {
+    std::string key(size, static_cast<char>('a' + size % 26));
+    (*client)->Request(KvGet{"", key}, [&answered, key](absl::StatusOr<KvGetReply> reply) {
+      REQUIRE(reply.ok());
+      CHECK((reply->value == key));
+      ++answered;
+    });
+  }
+  CHECK(RunUntil(loop, [&] { return answered == static_cast<int>(sizes.size()); }));
+  bool refused = false;
+  (*client)->Request(KvGet{"", std::string(kFrameBytesMax + 1, 'x')}, [&](absl::StatusOr<KvGetReply> reply) {
+    refused = reply.status().code() == absl::StatusCode::kInvalidArgument;
+  });
+  CHECK(RunUntil(loop, [&] { return refused; }));
+}
+
+TEST_CASE("Connection: an error reply carries code and message, and a dropped request is answered too") {
+  Folder folder;
+  async::Loop loop;
+  Server server(loop, false, folder.path + "/s", "");
+  auto client = Connect(loop, server, false, "");
+  REQUIRE(client.ok());
+  (*client)->Start({});
+  absl::Status unknown, dropped;
+  int done = 0;
+  (*client)->Request(ListNodes{}, [&](auto reply) { unknown = reply.status(); ++done; });
+  (*client)->Request(WaitGroup{}, [&](auto reply) { dropped = reply.status(); ++done; });
+  REQUIRE(RunUntil(loop, [&] { return server.held.size() == 1 && done == 1; }));
+  CHECK(unknown == absl::UnimplementedError("no such method here"));
+  server.held.clear();
+  REQUIRE(RunUntil(loop, [&] { return done == 2; }));
+  CHECK(dropped.code() == absl::StatusCode::kInternal);
+}
+
+TEST_CASE("Connection: when it breaks, every pending request fails once and on_closed runs once") {
+  Folder folder;
+  async::Loop loop;
+  Server server(loop, false, folder.path + "/s", "");
+  auto client = Connect(loop, server, false, "");
+  REQUIRE(client.ok());
+  int failed = 0, closed = 0;
+  (*client)->Start({.on_closed = [&](absl::Status) { ++closed; }});
+  for (int i = 0; i < 10; ++i) (*client)->Request(WaitGroup{}, [&](auto reply) {
+    CHECK(reply.status().code() == absl::StatusCode::kUnavailable);
+    ++failed;
+  });
+  REQUIRE(RunUntil(loop, [&] { return server.held.size() == 10; }));
+  server.connections[0]->Close(absl::CancelledError("test"));
+  REQUIRE(RunUntil(loop, [&] { return failed == 10 && closed == 1 && server.closed == 1; }));
+  bool late = false;
+  (*client)->Request(ListNodes{}, [&](auto reply) { late = !reply.ok(); });
+  CHECK(RunUntil(loop, [&] { return late; }));
+  CHECK_FALSE((*client)->is_open());
+}
+
+TEST_CASE("Connection: a wrong token is refused with a reason, and nobody else is disturbed") {
+  Folder folder;
+  async::Loop loop;
+  Server server(loop, true, "", "secret");
+  auto refused = Connect(loop, server, true, "guess");
+  CHECK(refused.status().code() == absl::StatusCode::kPermissionDenied);
+  CHECK(server.connections.empty());
+  CHECK(Connect(loop, server, true, "secret").ok());
+}
+
+TEST_CASE("Listener: a peer that sends garbage or nothing is dropped") {
+  async::Loop loop;
+  Server server(loop, true, "", "secret");
+  HostPort at = *ParseHostPort(server.listener->address());
+  SocketAddress address = *ResolveTcp(at.host, at.port);
+  UniqueFd garbage(::socket(AF_INET, SOCK_STREAM, 0));
+  REQUIRE(::connect(garbage.get(), reinterpret_cast<sockaddr*>(&address.storage), address.length) == 0);
+  REQUIRE(::send(garbage.get(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, 0) == 27);
+  bool ended = false;
+  CHECK(RunUntil(loop, [&] {
+    char byte;
+    ssize_t n = ::recv(garbage.get(), &byte, 1, MSG_DONTWAIT);
+    return ended = ended || n == 0 || (n < 0 && errno == ECONNRESET);
+  }));
+  CHECK(server.connections.empty());
+}
+
+TEST_CASE("Listener: an open address without a token is refused") {
+  async::Loop loop;
+  auto made = Listener::Tcp(loop, "0.0.0.0", 0, {.self = Node()}, [](auto) {});
+  CHECK(made.status().code() == absl::StatusCode::kPermissionDenied);
+  CHECK_FALSE(Listener::Unix(loop, "/tmp/" + std::string(200, 'x'), {.self = Node()}, [](auto) {}).ok());
+}
+
+TEST_CASE("Connection: Detach hands out the socket with the bytes that came after the last frame") {
+  Folder folder;
+  async::Loop loop;
+  Server server(loop, false, folder.path + "/s", "");
+  auto client = Connect(loop, server, false, "");
+  REQUIRE(client.ok());
+  (*client)->Start({});
+  bool answered = false;
+  (*client)->Request(KvGet{"", "x"}, [&](auto) { answered = true; });
+  REQUIRE(RunUntil(loop, [&] { return answered; }));
+  Connection::Detached ours = (*client)->Detach();
+  Connection::Detached theirs = server.connections[0]->Detach();
+  REQUIRE(::write(ours.fd.get(), "raw", 3) == 3);
+  char bytes[4] = {};
+  loop.RunFor(absl::ZeroDuration());
+  CHECK(::read(theirs.fd.get(), bytes, 3) == 3);
+  CHECK(std::string(bytes) == "raw");
+  CHECK(server.closed == 0);
+}
+
+TEST_CASE("Connection: an attempt at an address where nobody listens fails with the address in the message") {
+  async::Loop loop;
+  absl::Status status;
+  ConnectTcp(loop, "127.0.0.1:1", {.self = Worker()}, [&](auto result) { status = result.status(); });
+  REQUIRE(RunUntil(loop, [&] { return !status.ok(); }));
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK(Message(status).find("127.0.0.1:1") != std::string::npos);
+}
+
+}  // namespace argosy::wire
