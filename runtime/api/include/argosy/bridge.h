@@ -1,0 +1,116 @@
+#pragma once
+
+// What the templates of this API need of the runtime behind it. Not for users.
+
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "argosy/error.h"
+#include "argosy/options.h"
+#include "runtime/base/codec.h"
+
+namespace argosy::worker {
+class Cell;
+}
+
+namespace argosy::internal {
+
+// The result cell that a ref points at. The last copy tells the runtime.
+using CellPtr = std::shared_ptr<worker::Cell>;
+
+// A value on its way into the runtime. `buffers` may point at the caller's memory until the call that takes this returns.
+struct EncodedValue {
+  std::string body;
+  std::vector<Buffer> buffers;
+  std::vector<ObjectId> refs;
+};
+
+// A value to decode, in place; `owner` keeps its bytes.
+struct ValueView {
+  std::string_view body;
+  std::vector<Buffer> buffers;
+  std::shared_ptr<const void> owner;
+};
+
+// One argument: a ref to be resolved before the call, or a value.
+struct OutgoingArgument {
+  CellPtr ref;
+  EncodedValue value;
+};
+
+// One call as the registered function sees it.
+struct Invocation {
+  void* instance = nullptr;                  // actor calls
+  std::vector<ValueView> arguments;
+  std::vector<EncodedValue> results;
+  std::shared_ptr<void> created;             // constructors
+};
+
+using Invoke = void (*)(Invocation&);
+
+// A function that workers can run, in one list of the process, made before main.
+struct FunctionEntry {
+  std::string name;                          // on the wire
+  std::string readable;                      // for people
+  Invoke invoke = nullptr;
+  std::source_location place;
+  bool named = false;                        // by Name<F>
+  FunctionEntry* next = nullptr;
+};
+void RegisterFunction(FunctionEntry& entry);
+// The whole list, newest first.
+FunctionEntry* RegisteredFunctions();
+
+CellPtr SubmitTask(const FunctionEntry& function, const TaskOptions& options, std::vector<OutgoingArgument> arguments);
+CellPtr SubmitCall(ActorId actor, const FunctionEntry& function, const CallOptions& options, std::vector<OutgoingArgument> arguments);
+ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_name, const ActorOptions& options,
+                    std::vector<OutgoingArgument> arguments);
+ActorId FindActor(const std::string& name, const std::string& ns);
+CellPtr PutValue(EncodedValue value);
+// Waits for the value; throws what the task threw, or GetTimeoutError.
+ValueView FetchValue(const CellPtr& cell, Timeout timeout);
+// Which of them are there, after waiting until `count` are or the time is over.
+std::vector<bool> WaitForCells(const std::vector<CellPtr>& cells, size_t count, Timeout timeout);
+bool IsReady(const CellPtr& cell);
+void CancelCell(const CellPtr& cell, bool force);
+ObjectId IdOf(const CellPtr& cell);
+
+void EncodeRef(Encoder& encoder, const CellPtr& cell);
+CellPtr DecodeRef(Decoder& decoder);
+// Non-null where decoding may make refs.
+void* RefContext();
+
+template <class T>
+EncodedValue EncodeValue(const T& value) {
+  EncodedValue encoded;
+  Encoder encoder(encoded.body);
+  encoder.refs_allowed = true;
+  encoder.Write(value);
+  if (!encoder.error.empty()) throw RuntimeError(encoder.error);
+  encoded.buffers = std::move(encoder.buffers);
+  encoded.refs = std::move(encoder.refs);
+  return encoded;
+}
+
+// `what` names the value in the error. `keep` receives buffers that the value may point into.
+template <class T>
+T DecodeValue(const ValueView& view, std::string_view what, std::vector<Buffer>* keep = nullptr) {
+  static_assert(std::is_default_constructible_v<T>, "a value that travels needs a default constructor");
+  Decoder decoder(view.body);
+  decoder.buffers = view.buffers;
+  decoder.ref_context = RefContext();
+  T value{};
+  decoder.Read(value);
+  if (!decoder.reader.ok()) throw RuntimeError(fmt::format("{}: {}", what, Message(decoder.reader.status())));
+  if (!decoder.reader.AtEnd()) throw RuntimeError(fmt::format("{}: bytes after the value", what));
+  if (keep != nullptr) keep->insert(keep->end(), decoder.buffers.begin(), decoder.buffers.end());
+  return value;
+}
+
+}  // namespace argosy::internal

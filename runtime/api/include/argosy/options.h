@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/time/time.h"
+#include "runtime/base/id.h"
+
+namespace argosy {
+
+// How long something may take: std::chrono or absl durations; none means without end.
+class Timeout {
+ public:
+  Timeout() = default;
+  Timeout(absl::Duration duration) : duration_(duration) {}
+  template <class Rep, class Period>
+  Timeout(std::chrono::duration<Rep, Period> duration) : duration_(absl::FromChrono(duration)) {}
+
+  absl::Duration duration() const { return duration_; }
+  bool IsInfinite() const { return duration_ == absl::InfiniteDuration(); }
+
+ private:
+  absl::Duration duration_ = absl::InfiniteDuration();
+};
+
+// Where a task or an actor may run.
+struct DefaultPlacement {};                                   // packed until nodes are half full, then spread
+struct Spread {};                                             // over as many nodes as possible
+struct OnNode { NodeId node; bool soft = false; };            // there; soft: elsewhere when it has no room
+using Placement = std::variant<DefaultPlacement, Spread, OnNode>;
+
+using Resources = std::map<std::string, double>;              // {{"CPU", 1}, {"GPU", 1}}
+using LabelSelector = std::map<std::string, std::string>;     // {{"accelerator-type", "in(H100,A100)"}, {"zone", "!b"}}
+
+struct TaskOptions {
+  std::string name;                        // for people; the function's own when empty
+  Resources resources = {{"CPU", 1}};
+  LabelSelector label_selector;
+  Placement strategy;
+  std::optional<GroupId> placement_group;  // group.id(); strategy is not used then
+  int bundle_index = -1;                   // -1: any bundle of the group
+  int max_retries = 3;                     // when the worker or its node dies; an exception is not retried
+  Timeout deadline;                        // to be placed; UnschedulableError after it
+};
+
+struct ActorOptions {
+  std::string name;                        // GetActor finds it by this
+  std::string ns;                          // the job's own when empty
+  Resources resources;                     // while it runs; empty: one CPU to be placed, none to run
+  LabelSelector label_selector;
+  Placement strategy;
+  std::optional<GroupId> placement_group;
+  int bundle_index = -1;
+  bool detached = false;                   // outlives its job; needs a name
+  bool get_if_exists = false;              // the named actor when there is one, instead of an error
+  int max_restarts = 0;                    // -1: without bound
+  int max_task_retries = 0;                // calls in flight when it dies are repeated this often
+  int max_concurrency = 1;                 // threads that run calls at the same time; 1 keeps each caller's order
+  Timeout deadline;                        // to be placed and constructed
+};
+
+struct CallOptions {
+  std::string name;                        // for people
+};
+
+struct ConnectOptions {
+  std::string address;                     // "host:port" of the head; else ARGOSY_ADDRESS; else a local cluster is started
+  std::string ns;                          // of named actors; a random one when empty
+  std::map<std::string, std::string> env_vars;   // set in this job's workers
+  std::optional<double> num_cpus;          // of a local cluster; the machine's when not given
+};
+
+}  // namespace argosy
