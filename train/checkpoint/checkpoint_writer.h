@@ -16,22 +16,16 @@
 #include "absl/status/statusor.h"
 #include "runtime/base/unique_fd.h"
 #include "train/checkpoint/checkpoint_layout.h"
+#include "train/checkpoint/manifest.h"
 #include "train/config/model_config.h"
 
 namespace argosy::train {
-
-// Kept beside the weights as argosy_checkpoint.json: which files the checkpoint has, a checksum of every tensor, and what the run
-// said about it.
-struct CheckpointNotes {
-  int64_t step = 0;
-  int64_t epoch = 0;
-  std::map<std::string, double> metrics;  // "perplexity", "eval_loss", ...
-};
 
 struct CheckpointWriterOptions {
   // The finished directory. One that exists is replaced only when it is empty or a checkpoint with nothing else in it.
   std::string directory;
   CheckpointLayout layout;
+  // Kept beside the weights in argosy_checkpoint.json, with the list of files and the checksum of each tensor.
   CheckpointNotes notes;
   bool verify = true;  // read everything back from storage before it counts
 };
@@ -73,23 +67,29 @@ class CheckpointWriter {
   absl::Status Commit();
 
  private:
-  struct OpenFile;
-  explicit CheckpointWriter(CheckpointWriterOptions options);
-  absl::Status OpenNext();
+  explicit CheckpointWriter(CheckpointWriterOptions options) : options_(std::move(options)) {}
+  absl::Status OpenFile();
   absl::Status FinishFile();
-  absl::Status Verify() const;
+  // Goes past tensors and files that have all their bytes.
+  absl::Status Advance();
+  absl::Status WriteBytes(std::span<const std::byte> bytes);
+  absl::Status LimitDirtyPages();
+  absl::Status VerifyFile(size_t index) const;
+  absl::Status Publish();
 
   CheckpointWriterOptions options_;
   std::string partial_;  // the hidden directory
-  size_t file_ = 0;      // being written
+  UniqueFd lock_;        // on the hidden directory, against a second writer
+  size_t file_ = 0;      // being written; all before it are synced
   size_t tensor_ = 0;
   int64_t byte_ = 0;     // of the tensor
   UniqueFd fd_;
-  int64_t offset_ = 0;
-  int64_t flushed_ = 0;
-  uint32_t crc_ = 0;
-  std::vector<std::vector<uint32_t>> checksums_;  // [file][tensor]
-  std::vector<std::string> extra_files_;
+  int64_t offset_ = 0;   // of the file
+  int64_t started_ = 0;  // bytes whose write-back was asked for
+  int64_t settled_ = 0;  // bytes that reached storage
+  uint32_t file_crc_ = 0;
+  uint32_t tensor_crc_ = 0;
+  CheckpointManifest manifest_;
   bool committed_ = false;
 };
 

@@ -3,21 +3,19 @@
 // Which checkpoints of a run are kept.
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "train/checkpoint/manifest.h"
 
 namespace argosy::train {
 
 struct SavedCheckpoint {
   std::string directory;
-  int64_t step = 0;
-  int64_t epoch = 0;
-  std::map<std::string, double> metrics;
+  CheckpointNotes notes;
 };
 
 struct RetentionPolicy {

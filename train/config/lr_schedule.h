@@ -12,8 +12,8 @@
 namespace argosy::train {
 
 enum class LrScheduleType {
-  kLinear,        // up over warm-up, then straight down to min_lr at the last step
-  kCosine,        // up over warm-up, then half a cosine down to min_lr at the last step
+  kLinear,        // up over warm-up, then straight down to min_lr
+  kCosine,        // up over warm-up, then half a cosine down to min_lr
   kConstant,      // up over warm-up, then flat
   kRecipe,        // what the reference recipes' pinned versions did: linear, warm-up and length both multiplied by the world size
   kWarmupLr,      // DeepSpeed's types with their own formulas
@@ -43,12 +43,15 @@ std::string_view LrScheduleName(LrScheduleType type);
 
 absl::Status CheckLrSchedule(const LrScheduleConfig& config);
 
-// The rate of optimizer step `step` (0 = the first). Steps from total_steps on get the last rate that the type defines for them.
+// The rate of optimizer step `step` (0 = the first). With W = warm-up, T = total, s = step:
 //
-// kLinear and kCosine (with W = warm-up, T = total): step s < W gets lr * (s + 1) / (W + 1); the decay reaches min_lr at step T - 1,
-// so that the first step trains and the last one is as small as can be. A run too short for its warm-up warms up over T - 1 steps.
-// kRecipe: transformers' get_linear_schedule_with_warmup(10 * world, T * world): lr * s / W', then lr * (T' - s) / (T' - W').
-// DeepSpeed's: deepspeed/runtime/lr_schedules.py, iteration = s.
+// kLinear   transformers' get_linear_schedule_with_warmup: lr * s / W while s < W, then min_lr + (lr - min_lr) * (T - s) / (T - W),
+//           which is min_lr once the last step is done.
+// kCosine   transformers' get_cosine_with_min_lr_schedule_with_warmup: the same warm-up, then half a cosine from lr to min_lr.
+// kConstant the same warm-up, then lr.
+// kRecipe   kLinear with W and T both multiplied by the world size.
+// k...Lr    deepspeed/runtime/lr_schedules.py at iteration s - 1: the engine steps its scheduler after the optimizer, so the first
+//           two steps both have the rate at which warm-up starts.
 double LearningRate(const LrScheduleConfig& config, int64_t step);
 
 }  // namespace argosy::train

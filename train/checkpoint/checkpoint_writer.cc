@@ -1,0 +1,377 @@
+#include "train/checkpoint/checkpoint_writer.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/file.h"
+#include "runtime/base/status.h"
+#include "spdlog/spdlog.h"
+#include "train/checkpoint/crc32c.h"
+
+namespace argosy::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kDirtyBytesMax = 64 << 20;
+constexpr size_t kVerifyBufferBytes = 1 << 20;
+// Room for config, tokenizer files, index and manifest.
+constexpr int64_t kSmallFilesBytes = 64 << 20;
+
+constexpr const char* kCopiedFiles[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+};
+
+std::string Sibling(const std::string& directory, std::string_view suffix) {
+  fs::path path(directory);
+  return (path.parent_path() / fmt::format(".{}.{}", path.filename().string(), suffix)).string();
+}
+
+absl::Status SyncDirectory(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.ok() || ::fsync(fd.get()) != 0) return ErrnoStatus(errno, fmt::format("cannot sync the directory {}", path));
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlainName(std::string_view name) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string_view::npos || name == kManifestName) {
+    return InvalidArgument("\"{}\" cannot be the name of a file in a checkpoint", name);
+  }
+  return absl::OkStatus();
+}
+
+// What stands at `directory` may be replaced when it is nothing, empty, or a checkpoint of ours without other files.
+absl::Status CheckReplaceable(const std::string& directory) {
+  std::error_code error;
+  fs::file_status status = fs::status(directory, error);
+  if (status.type() == fs::file_type::not_found) return absl::OkStatus();
+  if (status.type() != fs::file_type::directory) return FailedPrecondition("{} exists and is not a directory", directory);
+  absl::StatusOr<CheckpointManifest> manifest = CheckpointManifest::Load(directory);
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (!manifest.ok()) {
+      return FailedPrecondition("{} exists and is not a checkpoint written by Argosy (it holds {}): choose another directory, or empty it",
+                                directory, name);
+    }
+    if (name != kManifestName && !manifest->files.contains(name)) {
+      return FailedPrecondition("the checkpoint {} would be replaced, but {} in it is not part of it: move that file away first", directory,
+                                name);
+    }
+  }
+  if (error) return FailedPrecondition("cannot list {}: {}", directory, error.message());
+  return absl::OkStatus();
+}
+
+absl::Status MakeHiddenDirectory(const std::string& partial, UniqueFd& lock) {
+  UniqueFd existing(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (existing.ok() && ::flock(existing.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return FailedPrecondition("another process is writing this checkpoint ({} is locked)", partial);
+  }
+  std::error_code error;
+  fs::remove_all(partial, error);
+  if (error) return FailedPrecondition("cannot remove what an interrupted run left in {}: {}", partial, error.message());
+  if (::mkdir(partial.c_str(), 0755) != 0) return ErrnoStatus(errno, fmt::format("cannot make the directory {}", partial));
+  lock = UniqueFd(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock.ok()) return ErrnoStatus(errno, fmt::format("cannot open {}", partial));
+  // File systems without flock answer other errors; they go unlocked.
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return FailedPrecondition("another process is writing this checkpoint ({} is locked)", partial);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSpace(const std::string& directory, int64_t bytes) {
+  std::error_code error;
+  fs::path existing = fs::absolute(directory, error);
+  while (!fs::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
+  struct statvfs info {};
+  if (::statvfs(existing.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("cannot tell the free space of {}", existing.string()));
+  const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  if (available < static_cast<double>(bytes)) {
+    return absl::ResourceExhaustedError(ToAbsl(fmt::format(
+        "a checkpoint in {} takes {:.2f} GB and {:.2f} GB are free there: free some, keep fewer checkpoints, or choose another directory",
+        directory, static_cast<double>(bytes) / 1e9, available / 1e9)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(CheckpointWriterOptions options) {
+  if (options.directory.empty()) return InvalidArgument("a checkpoint needs a directory");
+  std::error_code error;
+  fs::path path = fs::weakly_canonical(fs::absolute(options.directory, error), error);
+  if (error) return InvalidArgument("{}: {}", options.directory, error.message());
+  if (!path.has_filename()) path = path.parent_path();
+  if (!path.has_relative_path()) return InvalidArgument("a checkpoint cannot be the root directory");
+  options.directory = path.string();
+
+  const std::string old = Sibling(options.directory, "old");
+  if (!fs::exists(options.directory, error) && fs::exists(old, error)) {
+    // An earlier run ended between the two renames of Publish's second way.
+    if (::rename(old.c_str(), options.directory.c_str()) != 0) {
+      return ErrnoStatus(errno, fmt::format("cannot bring back the checkpoint {} from {}", options.directory, old));
+    }
+  }
+  ARGOSY_RETURN_IF_ERROR(CheckReplaceable(options.directory));
+  ARGOSY_RETURN_IF_ERROR(MakeDirectories(path.parent_path().string()));
+  ARGOSY_RETURN_IF_ERROR(CheckSpace(path.parent_path().string(), options.layout.FileBytes() + kSmallFilesBytes));
+
+  std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(std::move(options)));
+  const std::string partial = Sibling(writer->options_.directory, "partial");
+  ARGOSY_RETURN_IF_ERROR(MakeHiddenDirectory(partial, writer->lock_));
+  writer->partial_ = partial;
+  writer->manifest_.notes = writer->options_.notes;
+  ARGOSY_RETURN_IF_ERROR(writer->Advance());
+  return writer;
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (committed_ || partial_.empty()) return;
+  std::error_code error;
+  fs::remove_all(partial_, error);
+}
+
+absl::Status CheckpointWriter::OpenFile() {
+  const PlannedFile& file = options_.layout.files[file_];
+  const std::string path = (fs::path(partial_) / file.name).string();
+  fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!fd_.ok()) return ErrnoStatus(errno, fmt::format("cannot make {}", path));
+  // Space is taken now, so that a full disk shows before the bytes are fetched. Not all file systems can.
+  if (::fallocate(fd_.get(), 0, 0, std::max<int64_t>(1, file.bytes)) != 0 && errno == ENOSPC) {
+    return ErrnoStatus(ENOSPC, fmt::format("{} takes {} bytes", path, file.bytes));
+  }
+  offset_ = started_ = settled_ = 0;
+  file_crc_ = tensor_crc_ = 0;
+  tensor_ = 0;
+  byte_ = 0;
+  return WriteBytes(std::as_bytes(std::span(file.header.data(), file.header.size())));
+}
+
+absl::Status CheckpointWriter::WriteBytes(std::span<const std::byte> bytes) {
+  file_crc_ = ExtendCrc32c(file_crc_, bytes);
+  for (size_t done = 0; done < bytes.size();) {
+    ssize_t n = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done, offset_);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, fmt::format("cannot write {}/{}", partial_, options_.layout.files[file_].name));
+    done += static_cast<size_t>(n);
+    offset_ += n;
+  }
+  return LimitDirtyPages();
+}
+
+// One window is on its way to storage while the next is filled. Errors show in the fsync at the file's end.
+absl::Status CheckpointWriter::LimitDirtyPages() {
+  while (offset_ - started_ >= kDirtyBytesMax) {
+    ::sync_file_range(fd_.get(), started_, kDirtyBytesMax, SYNC_FILE_RANGE_WRITE);
+    if (started_ > settled_) {
+      ::sync_file_range(fd_.get(), settled_, started_ - settled_,
+                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+      ::posix_fadvise(fd_.get(), settled_, started_ - settled_, POSIX_FADV_DONTNEED);
+      settled_ = started_;
+    }
+    started_ += kDirtyBytesMax;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::FinishFile() {
+  const PlannedFile& file = options_.layout.files[file_];
+  ARGOSY_CHECK(offset_ == file.bytes, "{} of {} bytes", offset_, file.bytes);
+  if (::ftruncate(fd_.get(), file.bytes) != 0 || ::fsync(fd_.get()) != 0) {
+    return ErrnoStatus(errno, fmt::format("cannot sync {}/{}", partial_, file.name));
+  }
+  fd_.Reset();
+  manifest_.files[file.name] = {file.bytes, file_crc_};
+  ++file_;
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Advance() {
+  while (file_ < options_.layout.files.size()) {
+    if (!fd_.ok()) ARGOSY_RETURN_IF_ERROR(OpenFile());
+    const std::vector<PlacedTensor>& tensors = options_.layout.files[file_].tensors;
+    while (tensor_ < tensors.size() && byte_ == tensors[tensor_].spec.Bytes()) {
+      manifest_.tensors[tensors[tensor_].spec.name] = tensor_crc_;
+      tensor_crc_ = 0;
+      byte_ = 0;
+      ++tensor_;
+    }
+    if (tensor_ < tensors.size()) return absl::OkStatus();
+    ARGOSY_RETURN_IF_ERROR(FinishFile());
+  }
+  return absl::OkStatus();
+}
+
+std::optional<CheckpointWriter::Position> CheckpointWriter::Next() const {
+  if (file_ >= options_.layout.files.size()) return std::nullopt;
+  return Position{&options_.layout.files[file_].tensors[tensor_], byte_};
+}
+
+absl::Status CheckpointWriter::Append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    std::optional<Position> next = Next();
+    if (!next) return InvalidArgument("{} bytes more than the checkpoint {} holds", bytes.size(), options_.directory);
+    int64_t left = next->tensor->spec.Bytes() - next->byte;
+    std::span<const std::byte> piece = bytes.first(static_cast<size_t>(std::min<int64_t>(left, static_cast<int64_t>(bytes.size()))));
+    ARGOSY_RETURN_IF_ERROR(WriteBytes(piece));
+    tensor_crc_ = ExtendCrc32c(tensor_crc_, piece);
+    byte_ += static_cast<int64_t>(piece.size());
+    bytes = bytes.subspan(piece.size());
+    ARGOSY_RETURN_IF_ERROR(Advance());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Write(std::string_view tensor, int64_t byte_begin, std::span<const std::byte> bytes) {
+  std::optional<Position> next = Next();
+  if (bytes.empty()) return absl::OkStatus();
+  if (!next || next->tensor->spec.name != tensor || next->byte != byte_begin) {
+    return InvalidArgument("bytes from {} of \"{}\" came where {} was expected", byte_begin, tensor,
+                           next ? fmt::format("byte {} of \"{}\"", next->byte, next->tensor->spec.name) : std::string("nothing more"));
+  }
+  if (static_cast<int64_t>(bytes.size()) > next->tensor->spec.Bytes() - next->byte) {
+    return InvalidArgument("{} bytes from {} pass the end of \"{}\" ({} bytes)", bytes.size(), byte_begin, tensor, next->tensor->spec.Bytes());
+  }
+  return Append(bytes);
+}
+
+absl::Status CheckpointWriter::AddFile(std::string_view name, std::string_view content) {
+  ARGOSY_RETURN_IF_ERROR(CheckPlainName(name));
+  for (const PlannedFile& file : options_.layout.files) {
+    if (file.name == name) return InvalidArgument("\"{}\" holds weights: it cannot be written as another file", name);
+  }
+  ARGOSY_RETURN_IF_ERROR(WriteFileAtomic((fs::path(partial_) / name).string(), content, {.mode = 0644, .sync = true}));
+  manifest_.files[std::string(name)] = {static_cast<int64_t>(content.size()),
+                                        ExtendCrc32c(0, std::as_bytes(std::span(content.data(), content.size())))};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CheckpointWriter::CopyFile(const std::string& source) {
+  absl::StatusOr<std::string> content = ReadFile(source);
+  if (absl::IsNotFound(content.status())) return false;
+  if (!content.ok()) return content.status();
+  ARGOSY_RETURN_IF_ERROR(AddFile(fs::path(source).filename().string(), *content));
+  return true;
+}
+
+absl::Status CheckpointWriter::Commit() {
+  if (committed_) return FailedPrecondition("the checkpoint {} is already committed", options_.directory);
+  if (std::optional<Position> next = Next()) {
+    return FailedPrecondition("the checkpoint {} lacks bytes: byte {} of \"{}\" in {} is next", options_.directory, next->byte,
+                              next->tensor->spec.name, options_.layout.files[file_].name);
+  }
+  if (!options_.layout.index_json.empty()) {
+    std::string_view stem = options_.layout.files.front().name;
+    stem = stem.substr(0, stem.find("-00001-of-"));
+    ARGOSY_RETURN_IF_ERROR(AddFile(fmt::format("{}.safetensors.index.json", stem), options_.layout.index_json));
+  }
+  if (options_.verify) {
+    for (size_t i = 0; i < options_.layout.files.size(); ++i) ARGOSY_RETURN_IF_ERROR(VerifyFile(i));
+  }
+  ARGOSY_RETURN_IF_ERROR(
+      WriteFileAtomic((fs::path(partial_) / kManifestName).string(), manifest_.ToJson(), {.mode = 0644, .sync = true}));
+  ARGOSY_RETURN_IF_ERROR(SyncDirectory(partial_));
+  return Publish();
+}
+
+absl::Status CheckpointWriter::VerifyFile(size_t index) const {
+  const PlannedFile& file = options_.layout.files[index];
+  const std::string path = (fs::path(partial_) / file.name).string();
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.ok()) return ErrnoStatus(errno, fmt::format("cannot open {}", path));
+  // Pages that were synced are dropped, so that what is read comes from storage.
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  std::vector<std::byte> buffer(kVerifyBufferBytes);
+  auto checksum = [&](int64_t begin, int64_t end) -> absl::StatusOr<uint32_t> {
+    uint32_t crc = 0;
+    while (begin < end) {
+      size_t want = static_cast<size_t>(std::min<int64_t>(end - begin, static_cast<int64_t>(buffer.size())));
+      ssize_t n = ::pread(fd.get(), buffer.data(), want, begin);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, fmt::format("cannot read back {}", path));
+      if (n == 0) return absl::DataLossError(ToAbsl(fmt::format("{} ends at byte {} of {}", path, begin, file.bytes)));
+      crc = ExtendCrc32c(crc, std::span<const std::byte>(buffer.data(), static_cast<size_t>(n)));
+      begin += n;
+    }
+    return crc;
+  };
+  ARGOSY_ASSIGN_OR_RETURN(uint32_t header, checksum(0, static_cast<int64_t>(file.header.size())));
+  if (header != ExtendCrc32c(0, std::as_bytes(std::span(file.header.data(), file.header.size())))) {
+    return absl::DataLossError(ToAbsl(fmt::format("{}: the header read back differs from what was written", path)));
+  }
+  for (const PlacedTensor& tensor : file.tensors) {
+    ARGOSY_ASSIGN_OR_RETURN(uint32_t crc, checksum(tensor.extent.begin, tensor.extent.end));
+    if (crc != manifest_.tensors.at(tensor.spec.name)) {
+      return absl::DataLossError(
+          ToAbsl(fmt::format("{}: tensor \"{}\" read back differs from what was written", path, tensor.spec.name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Publish() {
+  const std::string& directory = options_.directory;
+  const std::string parent = fs::path(directory).parent_path().string();
+  // Again: much may have happened since Create.
+  ARGOSY_RETURN_IF_ERROR(CheckReplaceable(directory));
+  std::error_code error;
+  std::string replaced;  // where the previous checkpoint is now
+  if (!fs::exists(directory, error)) {
+    if (::rename(partial_.c_str(), directory.c_str()) != 0) return ErrnoStatus(errno, fmt::format("cannot rename {} to {}", partial_, directory));
+  } else if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, directory.c_str(), RENAME_EXCHANGE) == 0) {
+    replaced = partial_;
+  } else if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) {
+    // No exchange here (NFS): between two renames the previous one is whole under another name, which Create brings back.
+    replaced = Sibling(directory, "old");
+    fs::remove_all(replaced, error);
+    if (::rename(directory.c_str(), replaced.c_str()) != 0) return ErrnoStatus(errno, fmt::format("cannot rename {}", directory));
+    if (::rename(partial_.c_str(), directory.c_str()) != 0) {
+      absl::Status status = ErrnoStatus(errno, fmt::format("cannot rename {} to {}", partial_, directory));
+      ::rename(replaced.c_str(), directory.c_str());
+      return status;
+    }
+  } else {
+    return ErrnoStatus(errno, fmt::format("cannot exchange {} and {}", partial_, directory));
+  }
+  committed_ = true;
+  ARGOSY_RETURN_IF_ERROR(SyncDirectory(parent));
+  if (!replaced.empty()) {
+    fs::remove_all(replaced, error);
+    if (error) spdlog::warn("the previous checkpoint could not be removed from {}: {}", replaced, error.message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddModelFiles(CheckpointWriter& writer, const ModelFiles& files) {
+  if (files.config != nullptr) ARGOSY_RETURN_IF_ERROR(writer.AddFile("config.json", files.config->ToJson(files.changes)));
+  bool has_generation_config = files.contents.contains("generation_config.json");
+  if (!files.source_directory.empty()) {
+    const fs::path source(files.source_directory);
+    if (!has_generation_config) {
+      ARGOSY_ASSIGN_OR_RETURN(has_generation_config, writer.CopyFile((source / "generation_config.json").string()));
+    }
+    for (const char* name : kCopiedFiles) {
+      if (files.contents.contains(name)) continue;
+      if (absl::StatusOr<bool> copied = writer.CopyFile((source / name).string()); !copied.ok()) return copied.status();
+    }
+  }
+  for (const auto& [name, content] : files.contents) ARGOSY_RETURN_IF_ERROR(writer.AddFile(name, content));
+  if (!has_generation_config && files.config != nullptr) {
+    ARGOSY_RETURN_IF_ERROR(writer.AddFile("generation_config.json", files.config->GenerationConfigJson()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace argosy::train
