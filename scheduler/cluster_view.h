@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/base/id.h"
 #include "runtime/base/resources.h"
@@ -39,7 +40,10 @@ struct NodeView {
   std::optional<absl::Time> lost_at;
   bool contended = false;      // grants only what the head places; Place does not care
   bool draining = false;       // gets nothing new
+  GroupId gathered_for;        // gets nothing new outside bundles, but for this group; nil: no group gathers here
+  uint64_t order = 0;          // of joining
   std::map<BundleKey, BundleView> bundles;
+  uint64_t last_taken = 0;     // grows with every Take in the view; 0: never
 
   // Used share of the most used of CPU, GPU, memory and object_store_memory, in ten-thousandths.
   int64_t Utilization() const;
@@ -67,6 +71,8 @@ class ClusterView {
   absl::Status UpdateLabels(NodeId id, Labels labels);
   absl::Status SetContended(NodeId id, bool contended);
   absl::Status SetDraining(NodeId id, bool draining);
+  // Nil ends it.
+  absl::Status SetGathered(NodeId id, GroupId group);
   // Stays listed, so that explanations can name it, until RemoveNode. Its bundles are gone.
   absl::Status MarkLost(NodeId id, absl::Time now);
   absl::Status RemoveNode(NodeId id);
@@ -92,6 +98,8 @@ class ClusterView {
   // In the order in which they were added.
   std::vector<const NodeView*> Nodes() const;
   size_t size() const { return nodes_.size(); }
+  // Grows with every change.
+  uint64_t version() const { return version_; }
   size_t alive_count() const { return alive_count_; }
   // Over alive nodes.
   ResourceSet Total() const;
@@ -103,16 +111,17 @@ class ClusterView {
   const std::map<int, NodeId>* BundlesOf(GroupId group) const;
 
  private:
-  NodeView* FindMutable(NodeId id);
-  void Changed(const NodeView& node);
+  absl::StatusOr<NodeView*> Get(NodeId id);
+  void ForgetBundles(NodeView& node);
+  void Changed(const NodeView& node, bool labels_changed = false);
 
   std::unordered_map<NodeId, std::unique_ptr<NodeView>> nodes_;
-  std::unordered_map<NodeId, uint64_t> added_;
-  std::map<uint64_t, NodeId> order_;
+  std::map<uint64_t, const NodeView*> order_;
   std::unordered_map<GroupId, std::map<int, NodeId>> bundles_;
   size_t alive_count_ = 0;
   uint64_t next_order_ = 0;
   uint64_t next_take_ = 1;
+  uint64_t version_ = 1;
   std::unique_ptr<NodeIndex> index_;
 };
 

@@ -36,7 +36,8 @@ struct Explanation {
 
 // Why nodes were not used, grouped by filter and reason, nearest first. Agrees with Place (a test asserts it): Place finds a node
 // exactly when `usable` is not empty.
-Explanation Explain(const ClusterView& view, const Demand& demand, absl::Time now = absl::InfinitePast());
+// With `now` it says how long ago nodes were lost. `gathering` is the group for which the demand is asked.
+Explanation Explain(const ClusterView& view, const Demand& demand, absl::Time now = absl::InfinitePast(), GroupId gathering = {});
 
 struct GroupExplanation {
   std::string demand;

@@ -27,13 +27,14 @@ struct PrepareFailed { NodeId node; GroupId group; uint64_t attempt = 0; std::st
 struct NodeCommitted { NodeId node; GroupId group; uint64_t attempt = 0; };
 // The node no longer holds the prepared bundles.
 struct CommitFailed { NodeId node; GroupId group; uint64_t attempt = 0; std::string reason; };
-// The view says lost already, or the machine marks nothing: pass it after ClusterView::MarkLost.
+// Passed after ClusterView::MarkLost.
 struct NodeLost { NodeId node; };
 // Resources may have changed, or time passed.
 struct Tick {};
 using GroupEvent = std::variant<CreateGroup, RemoveGroup, NodePrepared, PrepareFailed, NodeCommitted, CommitFailed, NodeLost, Tick>;
 
-// What to do. All bundles of one group on one node travel together; a node does what it is sent in order.
+// What to do. All bundles of an attempt on one node travel together, and the node prepares all of them or none; it does what it is sent
+// in order.
 struct BundleReservation { int index = 0; ResourceSet resources; };
 struct SendPrepare { NodeId node; GroupId group; uint64_t attempt = 0; std::vector<BundleReservation> bundles; };
 struct SendCommit { NodeId node; GroupId group; uint64_t attempt = 0; std::vector<int> bundles; };
@@ -58,15 +59,15 @@ std::string_view ToString(GroupState state);
 // Owns what the head knows of placement groups.
 //
 // Groups gather in one order, the order of their tickets. The first that is feasible but finds too little free gathers: the nodes that it
-// would use are contended, and later groups stay off them, for `gather_max`; then it takes a new ticket behind the others. So two groups
-// never hold what the other waits for, and none waits for ever behind one that cannot be served. A failed prepare returns
-// everything that the attempt prepared.
+// would use are contended and get nothing new (NodeView::gathered_for), for `gather_max`; then it takes a new ticket behind the others and
+// keeps no node for as long. So two groups never hold what the other waits for, work that is not a group's goes on, and none waits
+// for ever behind one that cannot be served. A failed prepare returns everything that the attempt prepared.
 //
 // The machine spends what it prepares in the view at once (Take), so that whatever is placed next sees it, puts it back when the attempt
 // fails, and shows committed bundles there (SetBundle).
 //
 // Thread:   its owner's.
-// Failure:  answers for groups or attempts that are gone are ignored, or answered with SendReturn where a node may hold something.
+// Failure:  answers for groups or attempts that are gone are ignored: the SendReturn that ended them follows on the same stream.
 class GroupMachine {
  public:
   struct Options {
@@ -100,7 +101,8 @@ class GroupMachine {
     absl::Time retry_at = absl::InfinitePast();
     absl::Duration retry_delay;
     absl::Time gather_since = absl::InfiniteFuture();
-    bool was_ready = false;
+    std::set<NodeId> gather_nodes;   // kept for it while it gathers
+    absl::Time gather_again_at = absl::InfinitePast();
   };
   // Null when unknown.
   const Group* Find(GroupId id) const;
@@ -118,19 +120,22 @@ class GroupMachine {
   void On(const NodeLost& event, Context& context);
   void On(const Tick& event, Context& context);
 
+  // Tries the waiting groups in order, and decides which of them gathers.
   void Gather(Context& context);
-  void StartAttempt(Group& group, const std::vector<NodeId>& nodes, Context& context);
-  // Returns what the attempt took, except on `lost`, and waits again.
-  void AbortAttempt(Group& group, std::optional<NodeId> lost, Context& context);
-  void BackOff(Group& group, Context& context);
-  void Requeue(Group& group);
-  void DropBundle(Group& group, int index, Context& context, bool send);
-  void SetContendedNodes(std::set<NodeId> nodes, Context& context);
+  void StartAttempt(Group& group, std::vector<NodeId> nodes, Context& context);
+  // Returns what the attempt took and waits again. `failed` is the node that holds nothing of it any more, or nil.
+  void AbortAttempt(Group& group, NodeId failed, Context& context);
+  // Waits for bundles to be placed.
+  void Enqueue(Group& group);
+  Group* InState(GroupId id, uint64_t attempt, GroupState state);
 
   Options options_;
   std::map<GroupId, Group> groups_;
   std::map<uint64_t, GroupId> tickets_;   // groups that wait to be placed, in order
-  std::set<NodeId> contended_;
+  std::set<NodeId> gathered_;             // nodes kept for the group that gathers
+  uint64_t view_version_ = 0;             // of the last gathering
+  absl::Time last_gathered_at_ = absl::InfinitePast();
+  absl::Time now_ = absl::InfinitePast();
   uint64_t next_ticket_ = 1;
   uint64_t next_attempt_ = 1;
 };

@@ -3,7 +3,6 @@
 // filter (alive, affinity, resources, labels) -> fit (available) -> score -> pick.
 
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "runtime/base/id.h"
@@ -22,8 +21,8 @@ namespace argosy::scheduler {
 std::optional<NodeId> Place(const ClusterView& view, const Demand& demand, Prng& prng);
 
 struct GroupPlaceOptions {
-  // Nodes not to use.
-  std::set<NodeId> excluded;
+  // Who asks: nodes that are kept for another group are not used.
+  GroupId group;
   // Bundles that are placed already: a node for each bundle of the demand, nil for those to place. Empty: all are to be placed.
   std::vector<NodeId> placed;
   // Place as if nothing ran: what the group would use if everything became free.
