@@ -19,6 +19,10 @@ enum class Precision { kFp32, kBf16 };
 
 enum class OffloadDevice { kNone, kCpu };
 
+// "no" or "fp32", "bf16". "fp16" and "fp8" are refused by name, with the way out.
+absl::StatusOr<Precision> PrecisionFromName(std::string_view name);
+std::string_view PrecisionName(Precision precision);
+
 // Flags that the user gave; what was not given is not set. A given flag wins over the file, and the report says so.
 struct CommandLineSettings {
   std::optional<int64_t> micro_batch_size;             // --batch-size-per-device
@@ -66,10 +70,6 @@ struct TrainSettings {
   int zero_stage = 3;
   OffloadDevice offload_optimizer = OffloadDevice::kNone;
   bool overlap_communication = true;
-  int64_t reduce_bucket_elements = 500'000'000;
-  int64_t prefetch_elements = 50'000'000;
-  int64_t persistent_parameter_elements = 100'000;
-  // Stage 3: whether a checkpoint is written as whole weights. Always true here.
   int64_t steps_per_print = 10;
   bool wall_clock_breakdown = false;
 };
@@ -96,8 +96,8 @@ struct SettingsReport {
   std::string ToText() const;
 };
 
-// `json_text` may have // and /* */ and # comments and trailing commas; empty = no file. Never fails: what is wrong is in `errors`,
-// all of it at once.
+// `json_text` may have comments (//, #, /* */) and trailing commas; empty = no file. Never fails: what is wrong is in `errors`, all
+// of it at once.
 SettingsReport ValidateDeepSpeedConfig(std::string_view json_text, const SettingsContext& context);
 
 // The same for a caller that goes on to train: the errors become one status.

@@ -1,0 +1,729 @@
+#include "train/config/deepspeed_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+#include "runtime/base/status.h"
+#include "train/config/deepspeed_keys.h"
+#include "train/config/json.h"
+#include "train/config/relaxed_json.h"
+
+namespace argosy::train {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kDefaultMicroBatch = 16;
+constexpr double kDefaultLr = 5e-6;
+constexpr double kDeepSpeedLr = 1e-3;       // of its optimizers and of warmup_max_lr, where the file does not say
+constexpr int64_t kDeepSpeedWarmup = 1000;  // of its schedulers
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower;
+}
+
+std::string_view LeafOf(std::string_view path) { return path.substr(path.rfind('.') == std::string_view::npos ? 0 : path.rfind('.') + 1); }
+std::string_view SectionOf(std::string_view path) {
+  size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+const DeepSpeedKey* FindKey(std::string_view path) {
+  for (const DeepSpeedKey& key : DeepSpeedKeys()) {
+    if (key.path == path) return &key;
+  }
+  return nullptr;
+}
+
+const DeepSpeedAlias* FindAlias(std::string_view path) {
+  for (const DeepSpeedAlias& alias : DeepSpeedAliases()) {
+    if (alias.path == path) return &alias;
+  }
+  return nullptr;
+}
+
+// "did you mean": a sibling spelled nearly so, or the same name in another section.
+std::string Suggestion(std::string_view path) {
+  const std::string leaf = Lower(LeafOf(path));
+  if (leaf == "max_grad_norm" || leaf == "grad_clip" || leaf == "clip_grad") return "gradient_clipping";
+  std::string best;
+  size_t best_distance = std::max<size_t>(1, leaf.size() / 3) + 1;
+  auto consider = [&](std::string_view candidate) {
+    if (SectionOf(candidate) != SectionOf(path)) return;
+    size_t distance = EditDistance(leaf, LeafOf(candidate));
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  };
+  for (const DeepSpeedKey& key : DeepSpeedKeys()) consider(key.path);
+  for (const DeepSpeedAlias& alias : DeepSpeedAliases()) consider(alias.path);
+  if (!best.empty()) return best;
+  for (const DeepSpeedKey& key : DeepSpeedKeys()) {
+    if (LeafOf(key.path) == leaf) return std::string(key.path);
+  }
+  return best;
+}
+
+// Parses with duplicate keys and broken syntax reported where they are.
+json ParseFile(std::string_view text, std::vector<std::string>& errors) {
+  const std::string plain = PlainJson(text);
+  std::vector<std::set<std::string>> keys;
+  auto callback = [&](int, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.empty() && !keys.back().insert(parsed.get<std::string>()).second) {
+      errors.push_back(fmt::format("\"{}\" is given twice: remove one of the two", parsed.get<std::string>()));
+    }
+    return true;
+  };
+  json file;
+  try {
+    file = json::parse(plain, callback);
+  } catch (const json::parse_error& error) {
+    std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
+    size_t detail = what.find("syntax error");
+    errors.push_back(fmt::format("it is not valid JSON at {}: {}", PlaceInText(plain, error.byte),
+                                 detail == std::string::npos ? what : what.substr(detail)));
+    return json::object();
+  }
+  if (!file.is_object()) {
+    errors.push_back("it must be a JSON object: { \"zero_optimization\": { ... }, ... }");
+    return json::object();
+  }
+  return file;
+}
+
+std::string Text(int64_t value) { return fmt::format("{}", value); }
+std::string Text(double value) { return fmt::format("{}", value); }
+std::string Text(bool value) { return value ? "true" : "false"; }
+
+// Makes one report from one file and one context.
+class Resolver {
+ public:
+  explicit Resolver(const SettingsContext& context) : context_(context), flags_(context.flags) {}
+
+  SettingsReport Run(std::string_view text) {
+    json file = json::object();
+    if (!text.empty()) file = ParseFile(text, report_.errors);
+    Flatten(file, "");
+    ResolveBatch();
+    ResolvePrecision();
+    ResolveZero();
+    ResolveOptimizer();
+    ResolveSchedule();
+    ResolveRest();
+    ListTheOthers();
+    return std::move(report_);
+  }
+
+ private:
+  TrainSettings& Settings() { return report_.settings; }
+
+  template <class... Args>
+  void Error(fmt::format_string<Args...> format, Args&&... args) {
+    report_.errors.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void Warn(fmt::format_string<Args...> format, Args&&... args) {
+    report_.warnings.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+  void Row(std::string_view key, std::string value, std::string source, std::string note = "", ValueUse use = ValueUse::kHonoured) {
+    report_.values.push_back({std::string(key), std::move(value), std::move(source), use, std::move(note)});
+  }
+
+  // --- Reading the file into canonical paths.
+
+  void Flatten(const json& object, const std::string& prefix) {
+    for (const auto& [name, value] : object.items()) {
+      const std::string path = prefix + name;
+      std::string canonical = path;
+      if (const DeepSpeedAlias* alias = FindAlias(path)) {
+        canonical = alias->canonical;
+        if (object.contains(std::string(LeafOf(canonical)))) {
+          Error("\"{}\" and \"{}\" are two names of the same setting: give one of them", path, canonical);
+          continue;
+        }
+        if (alias->deprecated) Warn("\"{}\" is an old name of \"{}\"", path, canonical);
+      }
+      const DeepSpeedKey* key = FindKey(canonical);
+      if (key == nullptr) {
+        Unknown(path, prefix.empty());
+        continue;
+      }
+      if (value.is_null()) continue;
+      if (key->kind == KeyKind::kSection) {
+        if (canonical == "zero_optimization" && value.is_boolean()) {
+          Warn("\"zero_optimization\": {} is an old spelling of \"stage\": {}", Shown(value), value.get<bool>() ? 1 : 0);
+          given_["zero_optimization.stage"] = value.get<bool>() ? 1 : 0;
+        } else if (!value.is_object()) {
+          if (!IsAutoText(value)) Error("\"{}\" is {}: it must be an object", path, Shown(value));
+        } else {
+          Flatten(value, canonical + ".");
+        }
+        continue;
+      }
+      Take(*key, path, value);
+    }
+  }
+
+  static bool IsAutoText(const json& value) { return value.is_string() && value.get<std::string>() == "auto"; }
+
+  void Unknown(const std::string& path, bool top_level) {
+    const std::string suggestion = Suggestion(path);
+    if (!suggestion.empty()) Error("\"{}\" is not a known key: did you mean \"{}\"?", path, suggestion);
+    else if (top_level) Warn("\"{}\" is not a known key: it is ignored", path);
+    else Error("\"{}\" is not a known key", path);
+  }
+
+  void Take(const DeepSpeedKey& key, const std::string& path, const json& value) {
+    if (IsAutoText(value)) {
+      given_[std::string(key.path)] = value;
+      return;
+    }
+    json taken = value;
+    const char* wanted = nullptr;
+    switch (key.kind) {
+      case KeyKind::kInteger:
+      case KeyKind::kSize:
+        if (std::optional<int64_t> number = value.is_number() ? AsInteger(value) : std::nullopt) {
+          taken = *number;
+        } else if (key.kind == KeyKind::kSize && value.is_number_float() && std::isfinite(value.get<double>()) &&
+                   std::abs(value.get<double>()) < 9e18) {
+          taken = static_cast<int64_t>(std::floor(value.get<double>()));
+          Warn("\"{}\" is {}: it counts elements, so {} is used", path, Shown(value), taken.get<int64_t>());
+        } else {
+          wanted = "an integer";
+        }
+        break;
+      case KeyKind::kNumber: if (!value.is_number()) wanted = "a number"; break;
+      case KeyKind::kBool: if (!value.is_boolean()) wanted = "true or false"; break;
+      case KeyKind::kText: if (!value.is_string()) wanted = "a string"; break;
+      case KeyKind::kList: if (!value.is_array()) wanted = "a list"; break;
+      case KeyKind::kSection:
+      case KeyKind::kAny: break;
+    }
+    if (wanted != nullptr) {
+      Error("\"{}\" is {}{}: it must be {}{}", path, Shown(value), value.is_string() ? " (a string)" : "", wanted,
+            key.fate == KeyFate::kHonoured ? " or \"auto\"" : "");
+      return;
+    }
+    given_[std::string(key.path)] = std::move(taken);
+  }
+
+  bool IsAuto(std::string_view path) const {
+    auto it = given_.find(path);
+    return it != given_.end() && IsAutoText(it->second);
+  }
+  // Null when absent or "auto".
+  const json* Given(std::string_view path) const {
+    auto it = given_.find(path);
+    return it == given_.end() || IsAutoText(it->second) ? nullptr : &it->second;
+  }
+  template <class T>
+  std::optional<T> GivenAs(std::string_view path) const {
+    const json* value = Given(path);
+    if (value == nullptr) return std::nullopt;
+    return value->get<T>();
+  }
+
+  // Flag, then file, then fallback; adds the row.
+  template <class T>
+  T Pick(std::string_view path, const std::optional<T>& flag, std::string_view flag_name, T fallback, std::string_view fallback_source = "default") {
+    std::optional<T> file = GivenAs<T>(path);
+    if (flag) {
+      std::string note;
+      if (file && *file != *flag) {
+        note = fmt::format("overrides {} of the file", Text(*file));
+        Warn("{} {} overrides \"{}\": {} of the file", flag_name, Text(*flag), path, Text(*file));
+      }
+      Row(path, Text(*flag), fmt::format("flag {}", flag_name), std::move(note));
+      return *flag;
+    }
+    if (file) {
+      Row(path, Text(*file), "file");
+      return *file;
+    }
+    Row(path, Text(fallback), IsAuto(path) ? "auto" : std::string(fallback_source));
+    return fallback;
+  }
+
+  // --- Batch sizes.
+
+  struct BatchPart {
+    std::string_view key;
+    std::optional<int64_t> value;
+    std::string source;
+  };
+
+  BatchPart Part(std::string_view key, const std::optional<int64_t>& flag, std::string_view flag_name) {
+    BatchPart part{key, GivenAs<int64_t>(key), "file"};
+    if (flag) {
+      if (part.value && *part.value != *flag) {
+        Warn("{} {} overrides \"{}\": {} of the file", flag_name, *flag, key, *part.value);
+      }
+      part.value = flag;
+      part.source = fmt::format("flag {}", flag_name);
+    }
+    if (part.value && *part.value <= 0) {
+      Error("\"{}\" is {} ({}): it has to be greater than 0", key, *part.value, part.source);
+      part.value.reset();
+      batch_failed_ = true;
+    }
+    return part;
+  }
+
+  static std::string Said(const BatchPart& part) { return fmt::format("{} = {} ({})", part.key, part.value.value_or(0), part.source); }
+
+  // "504 or 756": the multiples of `unit` around `value`.
+  static std::string Nearest(int64_t value, int64_t unit) {
+    int64_t below = value / unit * unit;
+    if (below == 0) return Text(unit);
+    return fmt::format("{} or {}", below, below + unit);
+  }
+
+  void ResolveBatch() {
+    const int64_t world = std::max<int64_t>(1, context_.world_size);
+    Settings().world_size = world;
+    BatchPart total = Part("train_batch_size", std::nullopt, "");
+    BatchPart micro = Part("train_micro_batch_size_per_gpu", flags_.micro_batch_size, "--batch-size-per-device");
+    BatchPart accumulation = Part("gradient_accumulation_steps", flags_.gradient_accumulation_steps, "--grad-accum");
+    if (batch_failed_) return;
+    const std::string ranks = fmt::format("{} rank{}", world, world == 1 ? "" : "s");
+
+    auto infer = [](BatchPart& part, int64_t value, std::string source = "inferred") {
+      part.value = value;
+      part.source = std::move(source);
+    };
+    if (total.value && !micro.value && !accumulation.value) infer(accumulation, 1);
+    if (!total.value) {
+      auto fallback = [&](const BatchPart& part) { return std::string(IsAuto(part.key) ? "auto" : "default"); };
+      if (!micro.value) infer(micro, kDefaultMicroBatch, fallback(micro));
+      if (!accumulation.value) infer(accumulation, 1, fallback(accumulation));
+      int64_t product = 0;
+      if (__builtin_mul_overflow(*micro.value, *accumulation.value, &product) || __builtin_mul_overflow(product, world, &product)) {
+        Error("{} x {} x {} is too large a batch", Said(micro), Said(accumulation), ranks);
+        return;
+      }
+      infer(total, product);
+    } else if (micro.value && accumulation.value) {
+      const __int128 product = static_cast<__int128>(*micro.value) * *accumulation.value * world;
+      if (product != *total.value) {
+        int64_t step = 0;
+        bool fits = !__builtin_mul_overflow(*micro.value, world, &step);
+        std::string ways = product <= INT64_MAX ? fmt::format("set train_batch_size to {}, or to \"auto\"", static_cast<int64_t>(product))
+                                                : std::string("set train_batch_size to \"auto\"");
+        if (fits && *total.value % step == 0) {
+          ways += fmt::format("; or gradient_accumulation_steps to {}", *total.value / step);
+        } else if (fits) {
+          ways += fmt::format("; with this micro-batch and {}, train_batch_size must be a multiple of {}: {}", ranks, step,
+                              Nearest(*total.value, step));
+        }
+        Error("batch sizes do not multiply out: {} is not {} x {} x {} = {}: {}", Said(total), Said(micro), Said(accumulation), ranks,
+              product <= INT64_MAX ? Text(static_cast<int64_t>(product)) : std::string("more than fits 64 bits"), ways);
+        return;
+      }
+    } else {
+      // One of the two is inferred: total / (the other x world), which must come out even.
+      BatchPart& known = micro.value ? micro : accumulation;
+      BatchPart& unknown = micro.value ? accumulation : micro;
+      int64_t unit = 0;
+      if (__builtin_mul_overflow(*known.value, world, &unit) || *total.value % unit != 0) {
+        if (unit <= 0) {
+          Error("{} x {} is too large a batch", Said(known), ranks);
+          return;
+        }
+        Error("batch sizes do not multiply out: {} cannot be divided by {} x {} = {}, so that {} cannot be inferred: the nearest values of "
+              "train_batch_size that work are {}",
+              Said(total), Said(known), ranks, unit, unknown.key, Nearest(*total.value, unit));
+        return;
+      }
+      infer(unknown, *total.value / unit);
+    }
+    Settings().train_batch_size = *total.value;
+    Settings().micro_batch_size = *micro.value;
+    Settings().gradient_accumulation_steps = *accumulation.value;
+    Row(total.key, Text(*total.value), total.source, fmt::format("= {} x {} x {}", *micro.value, *accumulation.value, ranks));
+    Row(micro.key, Text(*micro.value), micro.source);
+    Row(accumulation.key, Text(*accumulation.value), accumulation.source);
+  }
+
+  // --- Precision.
+
+  void ResolvePrecision() {
+    if (GivenAs<bool>("fp16.enabled").value_or(false)) {
+      Row("fp16.enabled", "true", "file", "training in fp16 is not supported", ValueUse::kRefused);
+      Error("\"fp16\": {{\"enabled\": true}} is refused: training in fp16 needs loss scaling and loses small gradients; set it to false and "
+            "\"bf16\": {{\"enabled\": true}}, or train in fp32 with --mx no");
+    }
+    std::optional<bool> file = GivenAs<bool>("bf16.enabled");
+    std::optional<Precision> from_file;
+    if (file) from_file = *file ? Precision::kBf16 : Precision::kFp32;
+    Precision precision = flags_.precision.value_or(from_file.value_or(Precision::kBf16));
+    std::string source = flags_.precision ? "flag --mx" : file ? "file" : IsAuto("bf16.enabled") ? "auto" : "default";
+    std::string note;
+    if (flags_.precision && from_file && *flags_.precision != *from_file) {
+      note = fmt::format("overrides {} of the file", Text(*file));
+      Warn("--mx {} overrides \"bf16.enabled\": {} of the file", PrecisionName(precision), Text(*file));
+    } else if (precision == Precision::kFp32) {
+      note = "training in fp32";
+    }
+    Settings().precision = precision;
+    Row("bf16.enabled", Text(precision == Precision::kBf16), std::move(source), std::move(note));
+  }
+
+  // --- ZeRO and offload.
+
+  void ResolveZero() {
+    std::optional<int64_t> flag;
+    if (flags_.zero_stage) flag = *flags_.zero_stage;
+    const bool has_section = std::any_of(given_.begin(), given_.end(), [](const auto& entry) { return entry.first.starts_with("zero_optimization."); });
+    // DeepSpeed's own default is 0; a run that says nothing at all shards everything.
+    int64_t stage = Pick<int64_t>("zero_optimization.stage", flag, "--zero-stage", has_section || !given_.empty() ? 0 : 3);
+    if (stage < 0 || stage > 3) Error("\"zero_optimization.stage\" is {}: it must be 0, 1, 2 or 3", stage);
+    else Settings().zero_stage = static_cast<int>(stage);
+
+    if (std::optional<bool> old = GivenAs<bool>("zero_optimization.cpu_offload")) {
+      Warn("\"zero_optimization.cpu_offload\" is an old name of \"offload_optimizer\": {{\"device\": \"cpu\"}}");
+      if (given_.contains("zero_optimization.offload_optimizer.device")) {
+        Error("\"cpu_offload\" and \"offload_optimizer\" are two names of the same setting: give one of them");
+      } else {
+        given_["zero_optimization.offload_optimizer.device"] = *old ? "cpu" : "none";
+      }
+    }
+    if (std::optional<bool> old = GivenAs<bool>("zero_optimization.cpu_offload_param")) {
+      Warn("\"zero_optimization.cpu_offload_param\" is an old name of \"offload_param\": {{\"device\": \"cpu\"}}");
+      if (*old) given_["zero_optimization.offload_param.device"] = "cpu";
+    }
+    ResolveOffload();
+
+    bool overlap = Pick<bool>("zero_optimization.overlap_comm", std::nullopt, "", true);
+    Settings().overlap_communication = overlap;
+  }
+
+  void ResolveOffload() {
+    constexpr std::string_view kDevice = "zero_optimization.offload_optimizer.device";
+    std::string file = GivenAs<std::string>(kDevice).value_or("none");
+    OffloadDevice device = OffloadDevice::kNone;
+    if (file == "cpu") device = OffloadDevice::kCpu;
+    else if (file == "nvme") {
+      Row(kDevice, "nvme", "file", "set it to \"cpu\"", ValueUse::kRefused);
+      Error("\"{}\" is \"nvme\": optimizer state can be offloaded to host memory only; set it to \"cpu\"", kDevice);
+      return;
+    } else if (file != "none") {
+      Error("\"{}\" is \"{}\": it must be \"none\" or \"cpu\"", kDevice, file);
+      return;
+    }
+    std::string source = given_.contains(kDevice) ? (IsAuto(kDevice) ? "auto" : "file") : "default";
+    std::string note;
+    if (flags_.offload) {
+      if (Given(kDevice) != nullptr && *flags_.offload != device) note = fmt::format("overrides \"{}\" of the file", file);
+      device = *flags_.offload;
+      source = "flag --offload";
+    }
+    Settings().offload_optimizer = device;
+    Row(kDevice, device == OffloadDevice::kCpu ? "cpu" : "none", std::move(source), std::move(note));
+    if (device == OffloadDevice::kCpu && Settings().zero_stage == 0) {
+      Error("\"{}\" is \"cpu\" with stage 0: only sharded optimizer state is offloaded; use stage 1, 2 or 3", kDevice);
+    }
+
+    constexpr std::string_view kParam = "zero_optimization.offload_param.device";
+    if (std::optional<std::string> param = GivenAs<std::string>(kParam)) {
+      if (*param == "cpu" || *param == "nvme") {
+        Row(kParam, *param, "file", "parameter shards stay on the device", ValueUse::kIgnored);
+        Warn("\"{}\" is \"{}\": parameter shards stay on the device, which needs 2 bytes a parameter divided by the ranks there", kParam, *param);
+      } else if (*param != "none") {
+        Error("\"{}\" is \"{}\": it must be \"none\", \"cpu\" or \"nvme\"", kParam, *param);
+      } else {
+        Row(kParam, "none", "file");
+      }
+    }
+  }
+
+  // --- Optimizer.
+
+  void ResolveOptimizer() {
+    has_optimizer_ = std::any_of(given_.begin(), given_.end(), [](const auto& entry) { return entry.first.starts_with("optimizer."); });
+    std::string type = GivenAs<std::string>("optimizer.type").value_or("AdamW");
+    const std::string lower = Lower(type);
+    const bool plain_adam = lower == "adam" && !GivenAs<bool>("optimizer.params.adam_w_mode").value_or(true);
+    if ((lower != "adam" && lower != "adamw") || plain_adam) {
+      Row("optimizer.type", type, "file", "AdamW is the optimizer here", ValueUse::kRefused);
+      Error("\"optimizer.type\" is \"{}\"{}: accepted are \"AdamW\", and \"Adam\", which means AdamW as in DeepSpeed", type,
+            plain_adam ? " with \"adam_w_mode\": false" : "");
+    } else {
+      Row("optimizer.type", "AdamW", Given("optimizer.type") != nullptr ? "file" : IsAuto("optimizer.type") ? "auto" : "default",
+          lower == "adam" && Given("optimizer.type") != nullptr ? "Adam means AdamW" : "");
+    }
+    if (!GivenAs<bool>("optimizer.params.bias_correction").value_or(true)) {
+      Row("optimizer.params.bias_correction", "false", "file", "set it to true", ValueUse::kRefused);
+      Error("\"optimizer.params.bias_correction\" is false: AdamW always corrects its moments here; set it to true");
+    }
+    if (Given("optimizer.params.max_grad_norm") != nullptr) {
+      Error("\"optimizer.params.max_grad_norm\" is no optimizer parameter: use \"gradient_clipping\" at the top level");
+    }
+    lr_is_auto_ = IsAuto("optimizer.params.lr");
+    const bool peer_default = has_optimizer_ && !lr_is_auto_;
+    lr_ = Pick<double>("optimizer.params.lr", flags_.learning_rate, "--learning-rate", peer_default ? kDeepSpeedLr : kDefaultLr,
+                       peer_default ? "DeepSpeed's default" : "default");
+    if (!(lr_ >= 0.0) || !std::isfinite(lr_)) Error("\"optimizer.params.lr\" is {}: it must be 0 or more", lr_);
+    ResolveBetas();
+    TrainSettings& settings = Settings();
+    settings.adam_eps = Pick<double>("optimizer.params.eps", flags_.adam_eps, "--adam-eps", settings.adam_eps);
+    if (!(settings.adam_eps >= 0.0) || !std::isfinite(settings.adam_eps)) {
+      Error("\"optimizer.params.eps\" is {}: it must be 0 or more", settings.adam_eps);
+    }
+    settings.weight_decay = Pick<double>("optimizer.params.weight_decay", flags_.weight_decay, "--weight-decay", settings.weight_decay);
+    if (!(settings.weight_decay >= 0.0) || !std::isfinite(settings.weight_decay)) {
+      Error("\"optimizer.params.weight_decay\" is {}: it must be 0 or more", settings.weight_decay);
+    }
+  }
+
+  void ResolveBetas() {
+    constexpr std::string_view kBetas = "optimizer.params.betas";
+    double betas[2] = {Settings().adam_beta1, Settings().adam_beta2};
+    std::string source = IsAuto(kBetas) ? "auto" : "default";
+    if (const json* list = Given(kBetas)) {
+      if (list->size() != 2 || !(*list)[0].is_number() || !(*list)[1].is_number()) {
+        Error("\"{}\" is {}: it must be two numbers, as [0.9, 0.999]", kBetas, Shown(*list));
+        return;
+      }
+      betas[0] = (*list)[0].get<double>();
+      betas[1] = (*list)[1].get<double>();
+      source = "file";
+    }
+    if (flags_.adam_beta1 || flags_.adam_beta2) {
+      betas[0] = flags_.adam_beta1.value_or(betas[0]);
+      betas[1] = flags_.adam_beta2.value_or(betas[1]);
+      source = "flag --adam-betas";
+    }
+    for (double beta : betas) {
+      if (!(beta >= 0.0 && beta < 1.0)) Error("\"{}\" has {}: each must be at least 0 and below 1", kBetas, beta);
+    }
+    Settings().adam_beta1 = betas[0];
+    Settings().adam_beta2 = betas[1];
+    Row(kBetas, fmt::format("[{}, {}]", betas[0], betas[1]), std::move(source));
+  }
+
+  // --- Schedule.
+
+  void ResolveSchedule() {
+    LrScheduleConfig& schedule = Settings().schedule;
+    schedule = LrScheduleConfig{};
+    schedule.lr = lr_;
+    schedule.world_size = Settings().world_size;
+    schedule.total_steps = context_.total_steps;
+    std::optional<std::string> type = GivenAs<std::string>("scheduler.type");
+    if (!type && std::any_of(given_.begin(), given_.end(), [](const auto& entry) { return entry.first.starts_with("scheduler.params."); })) {
+      Error("\"scheduler\" has params and no \"type\": give WarmupLR, WarmupDecayLR or WarmupCosineLR");
+    }
+    if (flags_.lr_scheduler || !type) {
+      schedule.type = flags_.lr_scheduler.value_or(LrScheduleType::kLinear);
+      if (flags_.lr_scheduler && type) Warn("--lr-scheduler {} overrides the scheduler {} of the file", LrScheduleName(schedule.type), *type);
+      Row("scheduler.type", std::string(LrScheduleName(schedule.type)), flags_.lr_scheduler ? "flag --lr-scheduler" : "default");
+      ResolveOwnWarmup(schedule);
+    } else {
+      absl::StatusOr<LrScheduleType> known = LrScheduleTypeFromName(*type);
+      const bool from_deepspeed = known.ok() && *known >= LrScheduleType::kWarmupLr;
+      if (!from_deepspeed) {
+        Row("scheduler.type", *type, "file", "not available", ValueUse::kRefused);
+        Error("\"scheduler.type\" is \"{}\": accepted are WarmupLR, WarmupDecayLR and WarmupCosineLR; without a scheduler in the file "
+              "--lr-scheduler linear, cosine and constant are there too", *type);
+        return;
+      }
+      schedule.type = *known;
+      Row("scheduler.type", std::string(LrScheduleName(schedule.type)), "file");
+      ResolveDeepSpeedSchedule(schedule);
+    }
+    if (absl::Status status = CheckLrSchedule(schedule); !status.ok() && report_.errors.empty()) report_.errors.push_back(Message(status));
+  }
+
+  void ResolveOwnWarmup(LrScheduleConfig& schedule) {
+    if (flags_.warmup_steps && flags_.warmup_ratio) Error("--warmup-steps and --warmup-ratio say the same thing in two ways: give one of them");
+    if (flags_.warmup_ratio) {
+      schedule.warmup_ratio = *flags_.warmup_ratio;
+      Row("warmup_ratio", Text(schedule.warmup_ratio), "flag --warmup-ratio");
+    } else {
+      schedule.warmup_steps = flags_.warmup_steps.value_or(schedule.warmup_steps);
+      Row("warmup_steps", Text(schedule.warmup_steps), flags_.warmup_steps ? "flag --warmup-steps" : "default", "optimizer steps");
+    }
+    schedule.min_lr = flags_.min_lr.value_or(0.0);
+    if (flags_.min_lr) Row("min_lr", Text(schedule.min_lr), "flag --min-lr");
+  }
+
+  void ResolveDeepSpeedSchedule(LrScheduleConfig& schedule) {
+    const bool cosine = schedule.type == LrScheduleType::kWarmupCosineLr;
+    constexpr std::string_view kWarmup = "scheduler.params.warmup_num_steps";
+    constexpr std::string_view kTotal = "scheduler.params.total_num_steps";
+    constexpr std::string_view kMaxLr = "scheduler.params.warmup_max_lr";
+    const bool warmup_auto = IsAuto(kWarmup);
+    if (warmup_auto && flags_.warmup_ratio) {
+      schedule.warmup_ratio = *flags_.warmup_ratio;
+      Row(kWarmup, fmt::format("{} of all steps", schedule.warmup_ratio), "flag --warmup-ratio");
+    } else {
+      schedule.warmup_steps = Pick<int64_t>(kWarmup, flags_.warmup_steps, "--warmup-steps", warmup_auto ? 10 : kDeepSpeedWarmup,
+                                            "DeepSpeed's default");
+      if (schedule.warmup_steps <= 0) Error("\"{}\" is {}: it must be a positive integer", kWarmup, schedule.warmup_steps);
+    }
+    std::string warmup_type = GivenAs<std::string>("scheduler.params.warmup_type").value_or("log");
+    if (warmup_type != "log" && warmup_type != "linear") {
+      Warn("\"scheduler.params.warmup_type\" is \"{}\", which is not known: \"log\" is used", warmup_type);
+      warmup_type = "log";
+    }
+    schedule.log_warmup = warmup_type == "log";
+    Row("scheduler.params.warmup_type", warmup_type, Given("scheduler.params.warmup_type") != nullptr ? "file" : "DeepSpeed's default");
+    if (cosine) {
+      schedule.warmup_min_ratio = Pick<double>("scheduler.params.warmup_min_ratio", std::nullopt, "", 0.0, "DeepSpeed's default");
+      schedule.cosine_min_ratio = Pick<double>("scheduler.params.cos_min_ratio", std::nullopt, "", 1e-4, "DeepSpeed's default");
+    } else {
+      schedule.min_lr = Pick<double>("scheduler.params.warmup_min_lr", flags_.min_lr, "--min-lr", 0.0, "DeepSpeed's default");
+      // WarmupLR falls back on the optimizer's rate, WarmupDecayLR on a constant.
+      const bool own = schedule.type == LrScheduleType::kWarmupDecayLr && !IsAuto(kMaxLr) && Given(kMaxLr) == nullptr && !flags_.learning_rate;
+      schedule.lr = Pick<double>(kMaxLr, flags_.learning_rate, "--learning-rate", own ? kDeepSpeedLr : lr_,
+                                 own ? "DeepSpeed's default" : "optimizer.params.lr");
+      if (schedule.lr != lr_) {
+        Warn("the schedule's peak is \"{}\" = {}, not \"optimizer.params.lr\" = {}", kMaxLr, schedule.lr, lr_);
+      }
+    }
+    if (schedule.type == LrScheduleType::kWarmupLr) return;
+    if (std::optional<int64_t> total = GivenAs<int64_t>(kTotal)) {
+      schedule.total_steps = *total;
+      if (*total <= 0) Error("\"{}\" is {}: it must be a positive integer", kTotal, *total);
+      Row(kTotal, Text(*total), "file");
+      if (context_.total_steps > 0 && context_.total_steps != *total) {
+        Warn("\"{}\" is {}, the run has {} optimizer steps", kTotal, *total, context_.total_steps);
+      }
+    } else {
+      Row(kTotal, schedule.total_steps > 0 ? Text(schedule.total_steps) : "the run's", IsAuto(kTotal) ? "auto" : "inferred", "optimizer steps");
+    }
+    if (schedule.total_steps > 0 && schedule.warmup_ratio < 0 && schedule.total_steps < schedule.warmup_steps) {
+      Warn("\"{}\" = {} is less than \"{}\" = {}: the rate never reaches its peak", kTotal, schedule.total_steps, kWarmup, schedule.warmup_steps);
+    }
+  }
+
+  // --- The rest.
+
+  void ResolveRest() {
+    TrainSettings& settings = Settings();
+    settings.gradient_clipping = Pick<double>("gradient_clipping", flags_.max_grad_norm, "--max-grad-norm", settings.gradient_clipping);
+    if (!(settings.gradient_clipping >= 0.0) || !std::isfinite(settings.gradient_clipping)) {
+      Error("\"gradient_clipping\" is {}: it must be 0 (off) or more", settings.gradient_clipping);
+    }
+    settings.steps_per_print = Pick<int64_t>("steps_per_print", std::nullopt, "", settings.steps_per_print);
+    if (settings.steps_per_print <= 0) Error("\"steps_per_print\" is {}: it must be 1 or more", settings.steps_per_print);
+    settings.wall_clock_breakdown = Pick<bool>("wall_clock_breakdown", std::nullopt, "", settings.wall_clock_breakdown);
+    std::string op = GivenAs<std::string>("gradient_allreduce_op").value_or("mean");
+    if (op != "mean") {
+      Row("gradient_allreduce_op", op, "file", "set it to \"mean\"", ValueUse::kRefused);
+      Error("\"gradient_allreduce_op\" is \"{}\": the loss is the mean over all target tokens of a step, so only \"mean\" is accepted", op);
+    }
+    if (int64_t size = GivenAs<int64_t>("sequence_parallel_size").value_or(1); size != 1) {
+      Row("sequence_parallel_size", Text(size), "file", "set it to 1", ValueUse::kRefused);
+      Error("\"sequence_parallel_size\" is {}: sequences are not split over ranks; set it to 1", size);
+    }
+  }
+
+  // "auto" sizes as transformers resolves them, for the table.
+  std::string AutoText(std::string_view path) const {
+    const int64_t h = context_.hidden_size;
+    if (h > 0) {
+      if (path == "zero_optimization.reduce_bucket_size") return Text(h * h);
+      if (path == "zero_optimization.stage3_prefetch_bucket_size") return Text(static_cast<int64_t>(0.9 * static_cast<double>(h) * static_cast<double>(h)));
+      if (path == "zero_optimization.stage3_param_persistence_threshold") return Text(10 * h);
+    }
+    return "auto";
+  }
+
+  void ListTheOthers() {
+    for (const auto& [path, value] : given_) {
+      const DeepSpeedKey* key = FindKey(path);
+      if (key == nullptr || key->fate == KeyFate::kHonoured) continue;
+      bool refused = key->fate == KeyFate::kRefusedIfTrue && value.is_boolean() && value.get<bool>();
+      if (key->fate == KeyFate::kRefusedIfEnabled && value.is_object()) {
+        auto enabled = value.find("enabled");
+        refused = enabled == value.end() ? !value.empty() : enabled->is_boolean() && enabled->get<bool>();
+      }
+      if (refused) {
+        Row(path, Shown(value), "file", std::string(key->note), ValueUse::kRefused);
+        Error("\"{}\" is {}: {}", path, Shown(value), key->note);
+      } else {
+        const bool automatic = IsAutoText(value);
+        Row(path, automatic ? AutoText(path) : Shown(value), automatic ? "auto" : "file", std::string(key->note), ValueUse::kIgnored);
+      }
+    }
+  }
+
+  const SettingsContext& context_;
+  const CommandLineSettings& flags_;
+  SettingsReport report_;
+  std::map<std::string, json, std::less<>> given_;  // canonical path -> value, "auto" included
+  bool batch_failed_ = false;
+  bool has_optimizer_ = false;
+  bool lr_is_auto_ = false;
+  double lr_ = kDefaultLr;
+};
+
+}  // namespace
+
+absl::StatusOr<Precision> PrecisionFromName(std::string_view name) {
+  const std::string lower = Lower(name);
+  if (lower == "bf16" || lower == "bfloat16") return Precision::kBf16;
+  if (lower == "no" || lower == "fp32" || lower == "float32") return Precision::kFp32;
+  if (lower == "fp16" || lower == "float16") {
+    return InvalidArgument("training in fp16 needs loss scaling and loses small gradients, and is not supported: use --mx bf16, or --mx no for fp32");
+  }
+  if (lower == "fp8") return InvalidArgument("training in fp8 is not supported: use --mx bf16, or --mx no for fp32");
+  return InvalidArgument("precision \"{}\" is not known: accepted are bf16 and no (fp32)", name);
+}
+
+std::string_view PrecisionName(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "no"; }
+
+std::string SettingsReport::ToText() const {
+  size_t key_width = 3, value_width = 5, source_width = 4;
+  for (const EffectiveValue& value : values) {
+    key_width = std::max(key_width, value.key.size());
+    value_width = std::max(value_width, value.value.size());
+    source_width = std::max(source_width, value.source.size());
+  }
+  std::string text;
+  auto section = [&](ValueUse use, std::string_view title) {
+    bool first = true;
+    for (const EffectiveValue& value : values) {
+      if (value.use != use) continue;
+      if (first) text += fmt::format("{}\n", title);
+      first = false;
+      std::string line = fmt::format("  {:<{}}  {:<{}}  {:<{}}  {}", value.key, key_width, value.value, value_width, value.source, source_width,
+                                     value.note);
+      line.erase(line.find_last_not_of(' ') + 1);
+      text += line + "\n";
+    }
+  };
+  section(ValueUse::kHonoured, "Settings:");
+  section(ValueUse::kIgnored, "Ignored (results are the same without):");
+  section(ValueUse::kRefused, "Refused:");
+  for (const std::string& warning : warnings) text += fmt::format("warning: {}\n", warning);
+  for (const std::string& error : errors) text += fmt::format("error: {}\n", error);
+  return text;
+}
+
+SettingsReport ValidateDeepSpeedConfig(std::string_view json_text, const SettingsContext& context) {
+  return Resolver(context).Run(json_text);
+}
+
+absl::StatusOr<SettingsReport> ResolveSettings(std::string_view json_text, const SettingsContext& context) {
+  SettingsReport report = ValidateDeepSpeedConfig(json_text, context);
+  if (report.ok()) return report;
+  if (report.errors.size() == 1) return InvalidArgument("{}", report.errors.front());
+  std::string text = fmt::format("{} things are wrong:", report.errors.size());
+  for (const std::string& error : report.errors) text += fmt::format("\n  - {}", error);
+  return InvalidArgument("{}", text);
+}
+
+}  // namespace argosy::train
