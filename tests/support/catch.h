@@ -2,7 +2,7 @@
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
-#else
-#include <catch2/catch.hpp>
 using Catch::Approx;
+#else
+#include <catch2/catch.hpp>  // version 2 brings Approx itself
 #endif
