@@ -1,5 +1,5 @@
 # libtorch out of the torch wheel of a Python environment: ARGOSY_TORCH_PYTHON, else .venv of the source tree, else python3.
-# Gives the target argosy_torch. Headers are SYSTEM so that their warnings stay theirs.
+# Gives the target argosy_torch.
 set(ARGOSY_TORCH_PYTHON "" CACHE FILEPATH "Python whose torch wheel to use")
 set(_python ${ARGOSY_TORCH_PYTHON})
 if(NOT _python AND EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
@@ -19,8 +19,9 @@ message(STATUS "libtorch: ${ARGOSY_TORCH_ROOT}")
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 
 add_library(argosy_torch INTERFACE)
-target_include_directories(argosy_torch SYSTEM INTERFACE
-  ${ARGOSY_TORCH_ROOT}/include ${ARGOSY_TORCH_ROOT}/include/torch/csrc/api/include)
+# After the system's headers: the wheel brings its own fmt, of another version than the one that spdlog here was built with.
+target_compile_options(argosy_torch INTERFACE
+  "SHELL:-idirafter ${ARGOSY_TORCH_ROOT}/include -idirafter ${ARGOSY_TORCH_ROOT}/include/torch/csrc/api/include")
 target_link_libraries(argosy_torch INTERFACE
   ${ARGOSY_TORCH_ROOT}/lib/libtorch.so ${ARGOSY_TORCH_ROOT}/lib/libtorch_cpu.so ${ARGOSY_TORCH_ROOT}/lib/libc10.so)
 # libtorch.so only names libtorch_cpu, whose static initialisers register the operators: it must be kept as needed.

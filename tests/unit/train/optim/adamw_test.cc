@@ -1,0 +1,140 @@
+#include "train/optim/adamw.h"
+
+#include <bit>
+#include <cstdlib>
+#include <limits>
+#include <thread>
+
+#include "runtime/base/prng.h"
+#include "tests/support/catch.h"
+
+namespace argosy::train {
+namespace {
+
+// Whether one pattern survives Split and Join, and whether the parameter is the pattern rounded half up.
+bool RoundTrips(uint32_t bits) {
+  float master = std::bit_cast<float>(bits);
+  SplitFloat halves = Split(master);
+  uint32_t back = std::bit_cast<uint32_t>(Join(halves));
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return back == 0x7fc00000u && halves.parameter == 0x7fc0;
+  uint32_t rounded = (bits >> 16) + ((bits >> 15) & 1);
+  return back == bits && halves.parameter == rounded;
+}
+
+TEST_CASE("Split: every one of the 2^32 fp32 patterns comes back from its bf16 parameter and lower half") {
+  constexpr int kThreads = 2;
+  std::vector<uint64_t> lost(kThreads, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&lost, t] {
+      uint64_t count = 0;
+      uint32_t begin = t == 0 ? 0 : 0x80000000u;
+      for (uint32_t i = 0; i < 0x80000000u; ++i) count += RoundTrips(begin + i) ? 0 : 1;
+      lost[t] = count;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(lost[0] == 0);
+  CHECK(lost[1] == 0);
+}
+
+struct Arrays {
+  std::vector<float> p, m, v, g;
+  std::vector<uint16_t> p16, low;
+
+  explicit Arrays(size_t n, uint64_t seed) : p(n), m(n), v(n), g(n), p16(n), low(n) {
+    Prng prng(seed);
+    auto value = [&] { return static_cast<float>(std::ldexp(prng.Unit() - 0.5, static_cast<int>(prng.Below(30)) - 20)); };
+    for (size_t i = 0; i < n; ++i) {
+      p[i] = value();
+      m[i] = value();
+      v[i] = value() * value();
+      v[i] = v[i] < 0 ? -v[i] : v[i];
+      g[i] = value();
+      SplitFloat halves = Split(p[i]);
+      p16[i] = halves.parameter;
+      low[i] = halves.low;
+    }
+    if (n > 40) {
+      g[33] = 0.0f;
+      v[34] = 0.0f;
+      m[35] = std::numeric_limits<float>::denorm_min();
+      g[36] = std::numeric_limits<float>::infinity();
+    }
+  }
+  AdamWSlice Slice() { return {.moment1 = m, .moment2 = v, .gradient = g}; }
+};
+
+template <class T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+TEST_CASE("AdamW: the vectorised pass equals the scalar oracle bit for bit") {
+  for (size_t n : {0, 1, 7, 64, 1000, 65536}) {
+    Arrays fast(n, n + 1), slow(n, n + 1);
+    for (int64_t step = 1; step <= 5; ++step) {
+      AdamWScalars s = ScalarsFor({}, step, 1e-3 * static_cast<double>(step), 0.01, 0.37);
+      AdamWStepF32(fast.p, fast.Slice(), s);
+      AdamWStepF32Scalar(slow.p, slow.Slice(), s);
+    }
+    CHECK(SameBits(fast.p, slow.p));
+    CHECK(SameBits(fast.m, slow.m));
+    CHECK(SameBits(fast.v, slow.v));
+    Arrays fast16(n, n + 2), slow16(n, n + 2);
+    for (int64_t step = 1; step <= 5; ++step) {
+      AdamWScalars s = ScalarsFor({}, step, 1e-3, 0.1, 1.0);
+      AdamWStepBf16(fast16.p16, fast16.low, fast16.Slice(), s);
+      AdamWStepBf16Scalar(slow16.p16, slow16.low, slow16.Slice(), s);
+    }
+    CHECK(SameBits(fast16.p16, slow16.p16));
+    CHECK(SameBits(fast16.low, slow16.low));
+    CHECK(SameBits(fast16.m, slow16.m));
+  }
+}
+
+TEST_CASE("AdamW: a bf16 shard with its lower halves trains exactly as an fp32 shard does") {
+  Arrays a(4096, 9), b(4096, 9);
+  a.g[36] = b.g[36] = 1.0f;
+  for (int64_t step = 1; step <= 20; ++step) {
+    AdamWScalars s = ScalarsFor({.eps = 1e-6}, step, 1e-3, 0.01, 1.0);
+    AdamWStepF32(a.p, a.Slice(), s);
+    AdamWStepBf16(b.p16, b.low, b.Slice(), s);
+  }
+  std::vector<float> joined(4096);
+  for (size_t i = 0; i < joined.size(); ++i) joined[i] = Join({b.p16[i], b.low[i]});
+  CHECK(SameBits(joined, a.p));
+}
+
+TEST_CASE("AdamW: it is the formula, computed in double") {
+  Arrays a(1000, 3);
+  a.g[36] = 1.0f;
+  Arrays before = a;
+  AdamWStepF32(a.p, a.Slice(), ScalarsFor({}, 7, 2e-3, 0.05, 0.5));
+  for (size_t i = 0; i < a.p.size(); ++i) {
+    double g = before.g[i] * 0.5;
+    double m = 0.9 * before.m[i] + 0.1 * g;
+    double v = 0.999 * before.v[i] + 0.001 * g * g;
+    double p = before.p[i] * (1 - 2e-3 * 0.05);
+    double update = 2e-3 * (m / (1 - std::pow(0.9, 7))) / (std::sqrt(v / (1 - std::pow(0.999, 7))) + 1e-8);
+    REQUIRE(std::abs(a.p[i] - (p - update)) <= 1e-5 * std::abs(update) + 2e-7 * std::abs(p));
+  }
+}
+
+TEST_CASE("SumOfSquares and ClipScale: the global norm and what it makes of gradients") {
+  std::vector<float> values(1003);
+  double plain = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i % 17) - 8.0f;
+    plain += static_cast<double>(values[i]) * values[i];
+  }
+  CHECK(SumOfSquares(values) == plain);  // integers: exact in any order
+  CHECK(ClipScale(0.5, 1.0) == 1.0);
+  CHECK(ClipScale(4.0, 1.0) == 1.0 / (4.0 + 1e-6));
+  CHECK(ClipScale(4.0, 0.0) == 1.0);
+  values[5] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(!std::isfinite(SumOfSquares(values)));
+}
+
+}  // namespace
+}  // namespace argosy::train

@@ -1,0 +1,371 @@
+#include "train/model/network.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "runtime/base/status.h"
+
+namespace argosy::train {
+namespace {
+
+constexpr int64_t kChunkElementsMax = 1 << 24;  // logits of one chunk: 64 MiB in fp32
+
+// Frequencies of the rotary embedding in fp32, as modeling_rope_utils.py computes them. `length`: positions in use, for kDynamic.
+at::Tensor InverseFrequencies(const ModelConfig& config, int64_t length) {
+  const RopeConfig& rope = config.rope;
+  double theta = rope.theta;
+  double dim = static_cast<double>(config.head_dim);
+  if (rope.type == RopeType::kDynamic && length > config.max_position_embeddings) {
+    double stretch = rope.factor * static_cast<double>(length) / static_cast<double>(config.max_position_embeddings);
+    theta *= std::pow(stretch - (rope.factor - 1), dim / (dim - 2));
+  }
+  at::Tensor exponents = at::arange(0, config.head_dim, 2, at::kLong).to(at::kFloat).div(dim);
+  at::Tensor frequencies = at::pow(theta, exponents).reciprocal();
+  if (rope.type == RopeType::kLinear) frequencies = frequencies.div(rope.factor);
+  if (rope.type == RopeType::kLlama3) {
+    float* f = frequencies.data_ptr<float>();
+    double old_length = static_cast<double>(rope.original_max_position_embeddings);
+    for (int64_t i = 0; i < frequencies.numel(); ++i) {
+      double wavelength = 2 * std::numbers::pi / f[i];
+      if (wavelength > old_length / rope.low_freq_factor) {
+        f[i] = static_cast<float>(f[i] / rope.factor);
+      } else if (wavelength >= old_length / rope.high_freq_factor) {
+        double smooth = (old_length / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+        f[i] = static_cast<float>((1 - smooth) * f[i] / rope.factor + smooth * f[i]);
+      }
+    }
+  }
+  return frequencies;
+}
+
+at::Tensor RotateHalf(const at::Tensor& x) {
+  int64_t half = x.size(-1) / 2;
+  return at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1);
+}
+
+at::Tensor Rotate(const at::Tensor& x, const PreparedBatch& batch) {
+  return x * batch.cos_b1TH + RotateHalf(x) * batch.sin_b1TH;
+}
+
+// [B, K, S, H] -> [B, K * times, S, H]; query heads g*times .. g*times+times-1 use key head g.
+at::Tensor RepeatHeads(const at::Tensor& x, int64_t times) {
+  if (times == 1) return x;
+  auto s = x.sizes();
+  return x.unsqueeze(2).expand({s[0], s[1], times, s[2], s[3]}).reshape({s[0], s[1] * times, s[2], s[3]});
+}
+
+// grad += a' b, whatever the type of grad.
+void AddProduct(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b) {
+  if (grad.scalar_type() == a.scalar_type()) {
+    grad.addmm_(a.t(), b);
+  } else {
+    grad.add_(at::mm(a.t(), b));
+  }
+}
+
+}  // namespace
+
+at::ScalarType TorchType(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF64:
+      return at::kDouble;
+    default:
+      ARGOSY_CHECK(false, "{} is no type of the computation", TorchName(dtype));
+  }
+}
+
+Network::Network(ModelConfig config) : config_(std::move(config)), layout_(MakeLayout(config_)) {
+  constexpr std::array<std::string_view, kSlots> kNames = {
+      "input_layernorm.weight",    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+      "self_attn.o_proj.weight",   "self_attn.q_proj.bias",   "self_attn.k_proj.bias",   "self_attn.v_proj.bias",
+      "self_attn.o_proj.bias",     "self_attn.q_norm.weight", "self_attn.k_norm.weight", "post_attention_layernorm.weight",
+      "mlp.gate_proj.weight",      "mlp.up_proj.weight",      "mlp.down_proj.weight",    "mlp.gate_proj.bias",
+      "mlp.up_proj.bias",          "mlp.down_proj.bias"};
+  for (int64_t i = 0; i < layers(); ++i) {
+    auto& ranges = layer_ranges_.emplace_back();
+    for (size_t slot = 0; slot < kSlots; ++slot) ranges[slot] = layout_.units[i + 1].Find(kNames[slot]);
+  }
+}
+
+absl::StatusOr<PreparedBatch> Network::Prepare(const MicroBatch& batch, at::ScalarType type) const {
+  PreparedBatch out;
+  out.rows = batch.rows;
+  out.ctx = batch.ctx;
+  int64_t tokens = out.rows * out.ctx;
+  for (const auto* values : {&batch.input_ids, &batch.targets, &batch.positions, &batch.segments}) {
+    if (static_cast<int64_t>(values->size()) != tokens) {
+      return InvalidArgument("a micro-batch of {} x {} tokens has an array of {}", out.rows, out.ctx, values->size());
+    }
+  }
+  std::vector<int64_t> index, targets;
+  for (int64_t i = 0; i < tokens; ++i) {
+    int64_t id = batch.input_ids[i], target = batch.targets[i];
+    if (id < 0 || id >= config_.vocab_size || target >= config_.vocab_size || (target < 0 && target != MicroBatch::kNoTarget)) {
+      return InvalidArgument("row {}, token {}: id {} with target {} in a vocabulary of {}", i / out.ctx, i % out.ctx, id, target,
+                             config_.vocab_size);
+    }
+    if (target == MicroBatch::kNoTarget) continue;
+    index.push_back(i);
+    targets.push_back(target);
+  }
+  out.ids_BT = at::tensor(at::ArrayRef<int32_t>(batch.input_ids), at::kLong).view({out.rows, out.ctx});
+  out.target_index_n = at::tensor(at::ArrayRef<int64_t>(index), at::kLong);
+  out.targets_n = at::tensor(at::ArrayRef<int64_t>(targets), at::kLong);
+  bool same = true;
+  for (int64_t i = out.ctx; i < tokens && same; ++i) same = batch.positions[i] == batch.positions[i - out.ctx];
+  int64_t position_rows = same ? std::min<int64_t>(1, out.rows) : out.rows;
+  int64_t last = tokens == 0 ? 0 : *std::max_element(batch.positions.begin(), batch.positions.end());
+  at::Tensor positions = at::tensor(at::ArrayRef<int32_t>(batch.positions), at::kFloat)
+                             .narrow(0, 0, position_rows * out.ctx)
+                             .view({position_rows, out.ctx});
+  SetRotary(out, positions, last + 1, type);
+  SetMasks(out, batch.segments.data(), 0, type);
+  return out;
+}
+
+absl::StatusOr<PreparedBatch> Network::PrepareRow(std::span<const int32_t> ids, int64_t past, at::ScalarType type) const {
+  PreparedBatch out;
+  out.rows = 1;
+  out.ctx = static_cast<int64_t>(ids.size());
+  for (int32_t id : ids) {
+    if (id < 0 || id >= config_.vocab_size) return InvalidArgument("id {} in a vocabulary of {}", id, config_.vocab_size);
+  }
+  out.ids_BT = at::tensor(at::ArrayRef<int32_t>(ids.data(), ids.size()), at::kLong).view({1, out.ctx});
+  SetRotary(out, at::arange(past, past + out.ctx, at::kFloat).view({1, out.ctx}), past + out.ctx, type);
+  SetMasks(out, nullptr, past, type);
+  return out;
+}
+
+void Network::SetRotary(PreparedBatch& batch, const at::Tensor& positions_bT, int64_t length, at::ScalarType type) const {
+  at::Tensor angles = positions_bT.unsqueeze(-1) * InverseFrequencies(config_, length);
+  angles = at::cat({angles, angles}, -1).unsqueeze(1);
+  batch.cos_b1TH = angles.cos().to(type);
+  batch.sin_b1TH = angles.sin().to(type);
+}
+
+// Which keys a token may see: itself and what is before it, within the layer's window, of its own segment, and no padding. A padding
+// token sees every sample's tokens before it; in a left-padded row there are none, and transformers' eager attention, which adds the
+// least fp32 number to every score there, then weighs all tokens of the row alike.
+void Network::SetMasks(PreparedBatch& batch, const int32_t* segments, int64_t past, at::ScalarType type) const {
+  int64_t B = batch.rows, T = batch.ctx, S = past + T;
+  bool plain = true;
+  if (segments != nullptr) {
+    for (int64_t i = 0; i < B * T && plain; ++i) plain = segments[i] == segments[i - i % T] && segments[i] != MicroBatch::kPadding;
+  }
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    int64_t window = config_.layer_windows[layer];
+    if (window >= S) window = 0;
+    auto known = std::find_if(batch.attention.begin(), batch.attention.end(), [&](auto& a) { return a.window == window; });
+    batch.attention_of_layer.push_back(known - batch.attention.begin());
+    if (known != batch.attention.end()) continue;
+    PreparedBatch::Attention attention{.window = window};
+    bool one_token = T == 1 && plain && window == 0;
+    attention.causal = plain && window == 0 && past == 0;
+    if (!attention.causal && !one_token) {
+      int64_t mask_rows = plain ? 1 : B;
+      at::Tensor seen = at::zeros({mask_rows, 1, T, S}, at::kBool);
+      bool* see = seen.data_ptr<bool>();
+      for (int64_t row = 0; row < mask_rows; ++row) {
+        const int32_t* segment = plain ? nullptr : segments + row * T;
+        for (int64_t i = 0; i < T; ++i) {
+          int64_t position = past + i;
+          int64_t first = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+          bool any = false;
+          for (int64_t j = first; j <= position; ++j) {
+            bool visible = segment == nullptr || (segment[j] != MicroBatch::kPadding &&
+                                                  (segment[i] == segment[j] || segment[i] == MicroBatch::kPadding));
+            see[(row * T + i) * S + j] = visible;
+            any |= visible;
+          }
+          attention.eager |= !any;
+        }
+      }
+      double hidden = attention.eager ? (type == at::kBFloat16 ? -0x1.fep127 : -std::numeric_limits<float>::max())
+                                      : -std::numeric_limits<double>::infinity();
+      attention.mask_b1TT = at::zeros(seen.sizes(), type).masked_fill_(seen.logical_not(), hidden);
+    }
+    batch.attention.push_back(std::move(attention));
+  }
+}
+
+at::Tensor Network::View(size_t unit, std::string_view suffix, const at::Tensor& flat) const {
+  const TensorRange* range = layout_.units[unit].Find(suffix);
+  ARGOSY_CHECK(range != nullptr, "unit {} has no {}", unit, suffix);
+  return flat.narrow(0, range->offset, range->elements).view(range->shape);
+}
+
+at::Tensor Network::HeadMatrix(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
+  return layout_.tied ? View(0, "embed_tokens.weight", embedding_flat) : View(head_unit(), "lm_head.weight", head_flat);
+}
+
+Network::LayerTensors Network::LayerViews(int64_t layer, const at::Tensor& flat) const {
+  LayerTensors views;
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const TensorRange* range = layer_ranges_[layer][slot];
+    if (range != nullptr) views[slot] = flat.narrow(0, range->offset, range->elements).view(range->shape);
+  }
+  return views;
+}
+
+at::Tensor Network::Embed(const at::Tensor& flat, const PreparedBatch& batch) const {
+  at::Tensor matrix = View(0, "embed_tokens.weight", flat);
+  return matrix.index_select(0, batch.ids_BT.view({-1})).view({batch.rows, batch.ctx, config_.hidden_size});
+}
+
+void Network::EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const {
+  at::Tensor grad = View(0, "embed_tokens.weight", grad_flat);
+  at::Tensor rows = grad_hidden_BTD.reshape({-1, config_.hidden_size});
+  at::Tensor ids = batch.ids_BT.view({-1});
+  if (rows.scalar_type() == at::kFloat) {
+    grad.index_add_(0, ids, rows);
+    return;
+  }
+  // Summed per token in fp32 first: one rounding, however often a token occurs.
+  auto [unique, place] = at::_unique(ids, /*sorted=*/true, /*return_inverse=*/true);
+  at::Tensor sums = at::zeros({unique.size(0), config_.hidden_size}, at::kFloat).index_add_(0, place, rows.to(at::kFloat));
+  grad.index_add_(0, unique, sums.to(rows.scalar_type()).to(grad.scalar_type()));
+}
+
+at::Tensor Network::RmsNorm(const at::Tensor& x, const at::Tensor& weight) const {
+  if (x.scalar_type() != at::kBFloat16) {
+    return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + config_.rms_norm_eps) * weight;
+  }
+  at::Tensor wide = x.to(at::kFloat);
+  at::Tensor normed = wide * at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + config_.rms_norm_eps);
+  return normed.to(x.scalar_type()) * weight;
+}
+
+at::Tensor Network::Attend(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH,
+                           const PreparedBatch::Attention& attention) const {
+  int64_t times = config_.num_attention_heads / config_.num_key_value_heads;
+  at::Tensor k = RepeatHeads(k_BKSH, times), v = RepeatHeads(v_BKSH, times);
+  double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+  if (!attention.eager) {
+    std::optional<at::Tensor> mask;
+    if (attention.mask_b1TT.defined()) mask = attention.mask_b1TT;
+    return at::scaled_dot_product_attention(q_BNTH, k, v, mask, /*dropout_p=*/0.0, attention.causal, scale);
+  }
+  at::Tensor scores = at::matmul(q_BNTH, k.transpose(2, 3)) * scale + attention.mask_b1TT;
+  at::Tensor weights = scores.scalar_type() == at::kBFloat16 ? at::softmax(scores, -1, at::kFloat).to(at::kBFloat16)
+                                                             : at::softmax(scores, -1);
+  return at::matmul(weights, v);
+}
+
+at::Tensor Network::ComputeLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+                                 KvCache* cache) const {
+  int64_t B = batch.rows, T = batch.ctx, H = config_.head_dim;
+  at::Tensor x = RmsNorm(hidden_BTD, w[kInputNorm]);
+  auto heads = [&](Slot weight, Slot bias, int64_t count) {
+    return at::linear(x, w[weight], w[bias].defined() ? std::optional(w[bias]) : std::nullopt).view({B, T, count, H});
+  };
+  at::Tensor q = heads(kQ, kQBias, config_.num_attention_heads);
+  at::Tensor k = heads(kK, kKBias, config_.num_key_value_heads);
+  at::Tensor v = heads(kV, kVBias, config_.num_key_value_heads).transpose(1, 2);
+  if (config_.qk_norm) {
+    q = RmsNorm(q, w[kQNorm]);
+    k = RmsNorm(k, w[kKNorm]);
+  }
+  q = Rotate(q.transpose(1, 2), batch);
+  k = Rotate(k.transpose(1, 2), batch);
+  if (cache != nullptr) {
+    cache->keys_1KSH[layer].narrow(2, cache->length, T).copy_(k);
+    cache->values_1KSH[layer].narrow(2, cache->length, T).copy_(v);
+    k = cache->keys_1KSH[layer].narrow(2, 0, cache->length + T);
+    v = cache->values_1KSH[layer].narrow(2, 0, cache->length + T);
+  }
+  at::Tensor mixed = Attend(q, k, v, batch.attention[batch.attention_of_layer[layer]]);
+  mixed = mixed.transpose(1, 2).reshape({B, T, config_.QuerySize()});
+  auto linear = [&](const at::Tensor& in, Slot weight, Slot bias) {
+    return at::linear(in, w[weight], w[bias].defined() ? std::optional(w[bias]) : std::nullopt);
+  };
+  at::Tensor h = hidden_BTD + linear(mixed, kO, kOBias);
+  at::Tensor y = RmsNorm(h, w[kPostNorm]);
+  at::Tensor gated = at::silu(linear(y, kGate, kGateBias)) * linear(y, kUp, kUpBias);
+  return h + linear(gated, kDown, kDownBias);
+}
+
+at::Tensor Network::Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+                          KvCache* cache) const {
+  return ComputeLayer(layer, LayerViews(layer, flat), hidden_BTD, batch, cache);
+}
+
+at::Tensor Network::LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
+                                  const at::Tensor& grad_out_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const {
+  at::AutoGradMode with_tape(true);
+  // Leaves whose gradients are views of the flat buffer: the tape adds to it in place.
+  LayerTensors leaves = LayerViews(layer, flat), grads = LayerViews(layer, grad_flat);
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    if (!leaves[slot].defined()) continue;
+    leaves[slot] = leaves[slot].detach().requires_grad_(true);
+    if (grads[slot].scalar_type() == leaves[slot].scalar_type()) leaves[slot].mutable_grad() = grads[slot];
+  }
+  at::Tensor input = hidden_BTD.detach().requires_grad_(true);
+  ComputeLayer(layer, leaves, input, batch, nullptr).backward(grad_out_BTD);
+  at::AutoGradMode without_tape(false);
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    if (leaves[slot].defined() && !leaves[slot].grad().is_same(grads[slot])) grads[slot].add_(leaves[slot].grad());
+  }
+  return input.grad();
+}
+
+LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD,
+                      const PreparedBatch& batch, HeadGradients* gradients) const {
+  LossSum sum{.targets = batch.targets_n.size(0)};
+  at::ScalarType type = hidden_BTD.scalar_type();
+  at::Tensor norm = View(head_unit(), "model.norm.weight", head_flat);
+  at::Tensor hidden = hidden_BTD.reshape({-1, config_.hidden_size});
+  bool every = sum.targets == hidden.size(0);
+  at::Tensor chosen = every ? hidden : hidden.index_select(0, batch.target_index_n);
+  at::Tensor grad_chosen, grad_norm, grad_matrix;
+  if (gradients != nullptr) {
+    grad_chosen = at::empty_like(chosen);
+    grad_norm = View(head_unit(), "model.norm.weight", gradients->head_flat);
+    grad_matrix = gradients->matrix_VD;
+  }
+  int64_t chunk = std::clamp<int64_t>(kChunkElementsMax / config_.vocab_size, 64, std::max<int64_t>(sum.targets, 64));
+  // bf16 gradients of several chunks are summed in fp32 and rounded once.
+  bool wide = gradients != nullptr && type == at::kBFloat16 && sum.targets > chunk;
+  if (wide) grad_matrix = at::zeros_like(grad_matrix, at::kFloat);
+  at::Tensor grad_norm_sum = gradients != nullptr ? at::zeros({config_.hidden_size}, at::kFloat) : at::Tensor();
+  for (int64_t begin = 0; begin < sum.targets; begin += chunk) {
+    int64_t n = std::min(chunk, sum.targets - begin);
+    at::Tensor x = chosen.narrow(0, begin, n).to(at::kFloat);
+    at::Tensor inverse = at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + config_.rms_norm_eps);
+    at::Tensor normed = x * inverse;
+    at::Tensor y = normed.to(type) * norm;
+    at::Tensor logits = at::mm(y, matrix_VD.t()).to(at::kFloat);
+    at::Tensor targets = batch.targets_n.narrow(0, begin, n).unsqueeze(1);
+    at::Tensor log_total = at::logsumexp(logits, {1}, /*keepdim=*/true);
+    sum.nll += (log_total - logits.gather(1, targets)).sum(at::kDouble).item<double>();
+    if (gradients == nullptr) continue;
+    at::Tensor grad_logits = logits.sub_(log_total).exp_();
+    grad_logits.scatter_add_(1, targets, at::full({n, 1}, -1.0f));
+    grad_logits = grad_logits.mul_(gradients->scale).to(type);
+    AddProduct(grad_matrix, grad_logits, y);
+    at::Tensor grad_y = at::mm(grad_logits, matrix_VD).to(at::kFloat);
+    grad_norm_sum.add_((grad_y * normed).sum(0));
+    at::Tensor g = grad_y * norm;
+    grad_chosen.narrow(0, begin, n).copy_(inverse * (g - normed * (g * normed).mean(-1, /*keepdim=*/true)));
+  }
+  if (gradients != nullptr) {
+    if (wide) gradients->matrix_VD.add_(grad_matrix.to(type));
+    grad_norm.add_(grad_norm_sum.to(type));
+    gradients->hidden_BTD =
+        (every ? grad_chosen : at::zeros_like(hidden).index_copy_(0, batch.target_index_n, grad_chosen)).view(hidden_BTD.sizes());
+  }
+  return sum;
+}
+
+at::Tensor Network::Logits(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD) const {
+  return at::linear(RmsNorm(hidden_BTD, View(head_unit(), "model.norm.weight", head_flat)), matrix_VD);
+}
+
+}  // namespace argosy::train

@@ -1,0 +1,118 @@
+#pragma once
+
+// The units' computations. Private to the torch targets: it needs ATen's headers.
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "train/config/model_config.h"
+#include "train/data/batches.h"
+#include "train/model/layout.h"
+
+namespace argosy::train {
+
+at::ScalarType TorchType(DType dtype);
+
+// What all layers of one forward pass share. Shapes: B rows, T tokens a row, H head_dim, n targets.
+struct PreparedBatch {
+  int64_t rows = 0;
+  int64_t ctx = 0;
+  at::Tensor ids_BT;       // int64
+  at::Tensor cos_b1TH;     // b = 1 when all rows have the same positions; of the computation's type
+  at::Tensor sin_b1TH;
+  struct Attention {
+    int64_t window = 0;
+    bool causal = true;      // plain causal attention: no mask needed
+    bool eager = false;      // some token sees nothing: only eager attention gives what transformers gives there
+    at::Tensor mask_b1TT;    // added to the scores
+  };
+  std::vector<Attention> attention;      // one per different window
+  std::vector<size_t> attention_of_layer;
+  at::Tensor target_index_n;  // int64, into B*T; ascending
+  at::Tensor targets_n;       // int64
+};
+
+// Keys and values of the tokens so far, one entry a layer.
+struct KvCache {
+  int64_t length = 0;
+  int64_t capacity = 0;
+  std::vector<at::Tensor> keys_1KSH;
+  std::vector<at::Tensor> values_1KSH;
+};
+
+struct LossSum {
+  double nll = 0;  // over the targets
+  int64_t targets = 0;
+};
+
+// Where the head's backward leaves its results.
+struct HeadGradients {
+  double scale = 1;        // d(objective) / d(nll)
+  at::Tensor head_flat;    // added to
+  at::Tensor matrix_VD;    // of the head or, tied, of the embedding; added to
+  at::Tensor hidden_BTD;   // out
+};
+
+// Forward and backward of each unit, for weights that the caller passes: views of the unit's flat buffer, wherever that is.
+// The formulas and the places where bf16 turns to fp32 and back are transformers' (modeling_llama.py and its relatives, 5.24).
+//
+// Thread:   any; nothing changes after construction. Computation uses the calling thread's torch threads.
+// Failure:  none; ids were checked against the vocabulary by Prepare.
+class Network {
+ public:
+  explicit Network(ModelConfig config);
+
+  const ModelConfig& config() const { return config_; }
+  const ModelLayout& layout() const { return layout_; }
+  int64_t layers() const { return config_.num_hidden_layers; }
+  size_t head_unit() const { return layout_.units.size() - 1; }
+
+  absl::StatusOr<PreparedBatch> Prepare(const MicroBatch& batch, at::ScalarType type) const;
+  // One row of ids that follow `past` others.
+  absl::StatusOr<PreparedBatch> PrepareRow(std::span<const int32_t> ids, int64_t past, at::ScalarType type) const;
+
+  // A tensor of a unit as a view of its flat buffer.
+  at::Tensor View(size_t unit, std::string_view suffix, const at::Tensor& flat) const;
+  // [V, D]: the head's own matrix, or the embedding's.
+  at::Tensor HeadMatrix(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
+
+  at::Tensor Embed(const at::Tensor& flat, const PreparedBatch& batch) const;
+  void EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const;
+
+  at::Tensor Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+                   KvCache* cache = nullptr) const;
+  // Computes the layer again from its input, then backward: returns the input's gradient and adds the weights' to `grad_flat`.
+  at::Tensor LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const at::Tensor& grad_out_BTD,
+                           const PreparedBatch& batch, const at::Tensor& grad_flat) const;
+
+  // Final norm, head and cross-entropy, in chunks of tokens: [tokens, vocabulary] never exists whole. With `gradients`, the backward
+  // of each chunk follows its forward.
+  LossSum Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+               HeadGradients* gradients = nullptr) const;
+  at::Tensor Logits(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD) const;
+
+ private:
+  enum Slot : size_t {
+    kInputNorm, kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm, kPostNorm, kGate, kUp, kDown,
+    kGateBias, kUpBias, kDownBias, kSlots,
+  };
+  using LayerTensors = std::array<at::Tensor, kSlots>;
+
+  LayerTensors LayerViews(int64_t layer, const at::Tensor& flat) const;
+  at::Tensor ComputeLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+                          KvCache* cache) const;
+  at::Tensor Attend(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH, const PreparedBatch::Attention& attention) const;
+  at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight) const;
+  void SetRotary(PreparedBatch& batch, const at::Tensor& positions_bT, int64_t length, at::ScalarType type) const;
+  void SetMasks(PreparedBatch& batch, const int32_t* segments, int64_t past, at::ScalarType type) const;
+
+  ModelConfig config_;
+  ModelLayout layout_;
+  std::vector<std::array<const TensorRange*, kSlots>> layer_ranges_;
+};
+
+}  // namespace argosy::train

@@ -1,0 +1,34 @@
+#pragma once
+
+// Where a model's first weights come from.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "train/checkpoint/safetensors.h"
+#include "train/config/model_config.h"
+#include "train/model/layout.h"
+
+namespace argosy::train {
+
+// Thread:   any.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // Elements [begin, begin + out.size()) of the flattened tensor.
+  virtual absl::Status Read(const TensorRange& tensor, int64_t begin, std::span<float> out) const = 0;
+};
+
+// Elements [begin, begin + out.size()) of a unit's flat buffer, padding as zeros: a rank reads its own share and nothing else.
+absl::Status ReadFlat(const WeightSource& source, const UnitLayout& unit, int64_t begin, std::span<float> out);
+
+// An HF directory's weights. `weights` must outlive the source and have passed Check against the model's tensors.
+std::unique_ptr<WeightSource> WeightsFromHf(const HfWeights& weights);
+
+// What transformers initialises a model with: matrices from normal(0, initializer_range), norms 1, biases 0. Element i of a tensor
+// depends on (seed, tensor's name, i) alone, so that any rank can make any part.
+std::unique_ptr<WeightSource> RandomWeights(const ModelConfig& config, uint64_t seed);
+
+}  // namespace argosy::train

@@ -1,0 +1,75 @@
+#include "train/optim/adamw.h"
+
+#include <algorithm>
+
+// One build of each loop for the vector widths of x86-64, chosen at start; elsewhere the compiler's own width.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define ARGOSY_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ARGOSY_VECTOR_CLONES
+#endif
+
+namespace argosy::train {
+namespace {
+
+ARGOSY_VECTOR_CLONES void PassF32(float* __restrict p, float* __restrict m, float* __restrict v, const float* __restrict g, size_t n,
+                                  AdamWScalars s) {
+  for (size_t i = 0; i < n; ++i) AdamWElement(p[i], m[i], v[i], g[i], s);
+}
+
+ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
+                                   const float* __restrict g, size_t n, AdamWScalars s) {
+  for (size_t i = 0; i < n; ++i) {
+    float master = Join({p[i], low[i]});
+    AdamWElement(master, m[i], v[i], g[i], s);
+    SplitFloat halves = Split(master);
+    p[i] = halves.parameter;
+    low[i] = halves.low;
+  }
+}
+
+ARGOSY_VECTOR_CLONES void SquaresByLane(const float* __restrict x, size_t n, double* __restrict lanes) {
+  for (size_t i = 0; i + 8 <= n; i += 8) {
+    for (size_t lane = 0; lane < 8; ++lane) lanes[lane] += static_cast<double>(x[i + lane]) * static_cast<double>(x[i + lane]);
+  }
+}
+
+}  // namespace
+
+AdamWScalars ScalarsFor(const AdamWOptions& options, int64_t step, double lr, double weight_decay, double gradient_scale) {
+  double correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
+  double correction2 = 1 - std::pow(options.beta2, static_cast<double>(step));
+  return {.decay = static_cast<float>(1 - lr * weight_decay),
+          .one_minus_beta1 = static_cast<float>(1 - options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .one_minus_beta2 = static_cast<float>(1 - options.beta2),
+          .bias_correction2_sqrt = static_cast<float>(std::sqrt(correction2)),
+          .eps = static_cast<float>(options.eps),
+          .minus_step_size = static_cast<float>(-(lr / correction1)),
+          .gradient_scale = static_cast<float>(gradient_scale)};
+}
+
+void AdamWStepF32(std::span<float> parameter, const AdamWSlice& slice, const AdamWScalars& scalars) {
+  PassF32(parameter.data(), slice.moment1.data(), slice.moment2.data(), slice.gradient.data(), parameter.size(), scalars);
+}
+
+void AdamWStepBf16(std::span<uint16_t> parameter, std::span<uint16_t> low, const AdamWSlice& slice, const AdamWScalars& scalars) {
+  PassBf16(parameter.data(), low.data(), slice.moment1.data(), slice.moment2.data(), slice.gradient.data(), parameter.size(),
+           scalars);
+}
+
+double SumOfSquares(std::span<const float> values) {
+  double lanes[8] = {};
+  SquaresByLane(values.data(), values.size(), lanes);
+  double sum = 0;
+  for (double lane : lanes) sum += lane;
+  for (size_t i = values.size() / 8 * 8; i < values.size(); ++i) sum += static_cast<double>(values[i]) * values[i];
+  return sum;
+}
+
+double ClipScale(double norm, double max_norm) {
+  if (max_norm <= 0) return 1.0;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+}  // namespace argosy::train
