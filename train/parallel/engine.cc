@@ -1,0 +1,572 @@
+#include "train/parallel/engine.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "runtime/base/status.h"
+#include "train/model/network.h"
+#include "train/parallel/schedule.h"
+
+namespace argosy::train {
+namespace {
+
+constexpr size_t kReducesInFlightMax = 2;
+
+std::span<float> Floats(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())}; }
+std::span<uint16_t> Bits(const at::Tensor& tensor) {
+  return {static_cast<uint16_t*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
+}
+std::span<std::byte> Bytes(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel() * tensor.element_size())};
+}
+
+// Flat buffers that come and go during a step. Sizes that several units share (the layers') are kept for reuse.
+class BufferPool {
+ public:
+  void Keep(int64_t elements) { kept_[elements]; }
+  at::Tensor Take(int64_t elements, at::ScalarType type) {
+    auto it = kept_.find(elements);
+    if (it != kept_.end()) {
+      for (auto buffer = it->second.begin(); buffer != it->second.end(); ++buffer) {
+        if (buffer->scalar_type() != type) continue;
+        at::Tensor taken = std::move(*buffer);
+        it->second.erase(buffer);
+        return taken;
+      }
+    }
+    return at::empty({elements}, type);
+  }
+  void Give(at::Tensor buffer) {
+    auto it = kept_.find(buffer.numel());
+    if (it != kept_.end()) it->second.push_back(std::move(buffer));
+  }
+
+ private:
+  std::map<int64_t, std::vector<at::Tensor>> kept_;
+};
+
+struct UnitState {
+  Cuts cuts;
+  int64_t begin = 0;  // this rank's share of the flat buffer
+  int64_t count = 0;
+  // What the optimizer of this rank steps: the share, or in stage 0 everything.
+  int64_t owned_begin = 0;
+  int64_t owned_count = 0;
+
+  at::Tensor full;   // all weights; in stage 3 only from gather to release
+  at::Tensor share;  // a view of `full`, or in stage 3 the storage itself
+  at::Tensor low;    // bf16 only: lower halves of the owned masters
+  at::Tensor moment1;
+  at::Tensor moment2;
+  at::Tensor gradient;  // fp32, of the owned elements
+  at::Tensor local;     // stages 0-1: this rank's own sum over micro-batches, fp32, whole unit
+  at::Tensor working;   // stages 2-3: the micro-batch's gradient until its reduce
+
+  bool step_due = false;
+  bool stale = false;  // stages 1-2: others' shares have been stepped since the last gather
+  bool gathering = false;
+  Pending gather;
+};
+
+struct Reduce {
+  Pending pending;
+  at::Tensor buffer;
+};
+
+}  // namespace
+
+struct Engine::State {
+  State(const ModelConfig& config, Group* group, const EngineOptions& options)
+      : network(config), group(group), options(options), type(TorchType(options.dtype)), units(network.layout().units.size()) {}
+
+  Network network;
+  Group* group;
+  EngineOptions options;
+  at::ScalarType type;
+  std::vector<UnitState> units;
+  BufferPool pool;
+  std::deque<Reduce> reduces;
+
+  int64_t calls = 0;    // collective calls of TrainStep, Evaluate and Flush so far: the step that messages carry
+  int64_t steps = 0;
+  int64_t skipped = 0;
+  // The update that the last commit decided.
+  double lr = 0;
+  double gradient_scale = 1;
+
+  // Of the step under way.
+  double loss_scale = 0;
+  double nll = 0;
+  std::vector<PreparedBatch> batches;
+  std::vector<at::Tensor> hidden;
+  at::Tensor grad_hidden;
+
+  bool bf16() const { return type == at::kBFloat16; }
+  bool sharded_weights() const { return options.zero_stage == 3; }
+  bool local_sums() const { return options.zero_stage <= 1; }
+  size_t head() const { return units.size() - 1; }
+  const UnitLayout& Layout(size_t unit) const { return network.layout().units[unit]; }
+  Where At(int32_t unit) const { return {.step = calls, .unit = unit}; }
+  // Alone and in fp32, the backward adds to the optimizer's gradient directly.
+  bool direct() const { return group->size() == 1 && !bf16(); }
+  // A tied matrix gets its gradient from both ends of the model, summed in fp32.
+  at::ScalarType GradientType(size_t unit) const {
+    return local_sums() || (unit == 0 && network.layout().tied) ? at::kFloat : type;
+  }
+
+  ScheduleOptions ScheduleFor(int micro_batches) const {
+    return {.units = static_cast<int32_t>(units.size()),
+            .stage = options.zero_stage,
+            .micro_batches = micro_batches,
+            .tied = network.layout().tied};
+  }
+
+  absl::Status Load(const WeightSource& source);
+  absl::Status LoadRange(const WeightSource& source, size_t unit, int64_t begin, int64_t count, const at::Tensor& weights);
+
+  absl::Status Run(const std::vector<Line>& schedule, bool training);
+  void Step(size_t unit);
+  void StartGather(size_t unit);
+  absl::Status FinishGather(size_t unit);
+  void Release(size_t unit);
+  // The buffer that the unit's backward adds to, zeroed when this is its first use.
+  at::Tensor GradientBuffer(size_t unit, int32_t micro_batch);
+  absl::Status StartReduce(size_t unit, int32_t micro_batch);
+  absl::Status FinishReduce();
+  absl::Status Forward(size_t unit, int32_t micro_batch);
+  absl::Status Loss(int32_t micro_batch, bool training);
+  absl::Status Backward(size_t unit, int32_t micro_batch);
+  absl::Status Commit(StepResult& result);
+  double ShareSquares() const;
+};
+
+absl::Status Engine::State::LoadRange(const WeightSource& source, size_t unit, int64_t begin, int64_t count,
+                                      const at::Tensor& weights) {
+  // `weights` holds the elements from `begin` on.
+  constexpr int64_t kBlock = 1 << 20;
+  std::vector<float> block;
+  UnitState& state = units[unit];
+  for (int64_t at = 0; at < count; at += kBlock) {
+    block.resize(std::min(kBlock, count - at));
+    ARGOSY_RETURN_IF_ERROR(ReadFlat(source, Layout(unit), begin + at, block));
+    if (!bf16()) {
+      std::copy(block.begin(), block.end(), Floats(weights).begin() + at);
+      continue;
+    }
+    std::span<uint16_t> parameters = Bits(weights), low = Bits(state.low);
+    for (int64_t i = 0; i < static_cast<int64_t>(block.size()); ++i) {
+      SplitFloat halves = Split(block[i]);
+      parameters[at + i] = halves.parameter;
+      int64_t owned = begin + at + i - state.owned_begin;
+      if (owned >= 0 && owned < state.owned_count) low[owned] = halves.low;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::Load(const WeightSource& source) {
+  std::map<int64_t, int> sizes;
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    UnitState& state = units[unit];
+    int64_t elements = Layout(unit).elements;
+    if (++sizes[elements] == 2) pool.Keep(elements);
+    state.cuts = CutEvenly(elements, group->size());
+    state.begin = state.cuts[group->rank()];
+    state.count = state.cuts[group->rank() + 1] - state.begin;
+    bool everything = options.zero_stage == 0;
+    state.owned_begin = everything ? 0 : state.begin;
+    state.owned_count = everything ? elements : state.count;
+    if (bf16()) state.low = at::zeros({state.owned_count}, at::kShort);
+    if (sharded_weights()) {
+      state.share = at::empty({state.count}, type);
+      ARGOSY_RETURN_IF_ERROR(LoadRange(source, unit, state.begin, state.count, state.share));
+    } else {
+      state.full = at::empty({elements}, type);
+      state.share = state.full.narrow(0, state.begin, state.count);
+      ARGOSY_RETURN_IF_ERROR(LoadRange(source, unit, 0, elements, state.full));
+    }
+    state.moment1 = at::zeros({state.owned_count}, at::kFloat);
+    state.moment2 = at::zeros({state.owned_count}, at::kFloat);
+    state.gradient = at::zeros({state.owned_count}, at::kFloat);
+    if (local_sums() && !direct()) state.local = at::zeros({elements}, at::kFloat);
+  }
+  return absl::OkStatus();
+}
+
+void Engine::State::Step(size_t unit) {
+  UnitState& state = units[unit];
+  if (!state.step_due) return;
+  state.step_due = false;
+  state.stale = !sharded_weights() && options.zero_stage > 0 && group->size() > 1;
+  AdamWScalars decayed = ScalarsFor(options.adamw, steps, lr, options.weight_decay, gradient_scale);
+  AdamWScalars plain = ScalarsFor(options.adamw, steps, lr, 0.0, gradient_scale);
+  at::Tensor weights = options.zero_stage == 0 ? state.full : state.share;
+  int64_t owned_end = state.owned_begin + state.owned_count;
+  for (const TensorRange& range : Layout(unit).ranges) {
+    int64_t from = std::max(range.offset, state.owned_begin) - state.owned_begin;
+    int64_t to = std::min(range.offset + range.elements, owned_end) - state.owned_begin;
+    if (from >= to) continue;
+    const AdamWScalars& scalars = range.is_matrix() || options.decay_vectors ? decayed : plain;
+    at::parallel_for(from, to, /*grain_size=*/1 << 15, [&](int64_t begin, int64_t end) {
+      size_t count = end - begin;
+      AdamWSlice slice{.moment1 = Floats(state.moment1).subspan(begin, count),
+                       .moment2 = Floats(state.moment2).subspan(begin, count),
+                       .gradient = Floats(state.gradient).subspan(begin, count)};
+      if (bf16()) {
+        AdamWStepBf16(Bits(weights).subspan(begin, count), Bits(state.low).subspan(begin, count), slice, scalars);
+      } else {
+        AdamWStepF32(Floats(weights).subspan(begin, count), slice, scalars);
+      }
+    });
+  }
+}
+
+void Engine::State::StartGather(size_t unit) {
+  UnitState& state = units[unit];
+  if (state.gathering) return;
+  if (sharded_weights()) {
+    if (state.full.defined()) return;
+    state.full = pool.Take(Layout(unit).elements, type);
+  } else if (!state.stale) {
+    return;
+  }
+  state.stale = false;
+  state.gathering = true;
+  state.gather = group->AllGather(Bytes(state.share), Bytes(state.full), state.cuts, SizeOf(options.dtype),
+                                  At(static_cast<int32_t>(unit)));
+}
+
+absl::Status Engine::State::FinishGather(size_t unit) {
+  UnitState& state = units[unit];
+  if (state.gathering) {
+    state.gathering = false;
+    ARGOSY_RETURN_IF_ERROR(state.gather.Wait());
+  }
+  ARGOSY_CHECK(state.full.defined(), "unit {} is used without its weights", unit);
+  return absl::OkStatus();
+}
+
+void Engine::State::Release(size_t unit) {
+  pool.Give(std::move(units[unit].full));
+  units[unit].full = at::Tensor();
+}
+
+at::Tensor Engine::State::GradientBuffer(size_t unit, int32_t micro_batch) {
+  UnitState& state = units[unit];
+  if (direct() || local_sums()) {
+    at::Tensor buffer = direct() ? state.gradient : state.local;
+    // The tied embedding's buffer is met first by the head, then by its own backward.
+    bool met = unit == 0 && network.layout().tied;
+    if (micro_batch == 0 && !(met && state.working.defined())) buffer.zero_();
+    if (met) state.working = state.working.defined() ? at::Tensor() : buffer;
+    return buffer;
+  }
+  if (!state.working.defined()) {
+    state.working = pool.Take(Layout(unit).elements, GradientType(unit));
+    state.working.zero_();
+  }
+  return state.working;
+}
+
+absl::Status Engine::State::StartReduce(size_t unit, int32_t micro_batch) {
+  UnitState& state = units[unit];
+  if (direct()) return absl::OkStatus();
+  at::Tensor buffer = local_sums() ? state.local : std::move(state.working);
+  if (!local_sums()) state.working = at::Tensor();
+  ConstElements input = buffer.scalar_type() == at::kFloat ? ConstElements(std::span<const float>(Floats(buffer)))
+                                                           : ConstElements(std::span<const uint16_t>(Bits(buffer)));
+  at::Tensor target = state.gradient;
+  if (options.zero_stage == 0) target = target.narrow(0, state.begin, state.count);
+  Into into = micro_batch == 0 || local_sums() ? Into::kReplace : Into::kAdd;
+  Pending pending = group->ReduceScatter(input, state.cuts, Floats(target), into, At(static_cast<int32_t>(unit)));
+  reduces.push_back({std::move(pending), local_sums() ? at::Tensor() : std::move(buffer)});
+  while (reduces.size() > kReducesInFlightMax) ARGOSY_RETURN_IF_ERROR(FinishReduce());
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::FinishReduce() {
+  Reduce reduce = std::move(reduces.front());
+  reduces.pop_front();
+  absl::Status status = reduce.pending.Wait();
+  if (reduce.buffer.defined()) pool.Give(std::move(reduce.buffer));
+  return status;
+}
+
+absl::Status Engine::State::Forward(size_t unit, int32_t micro_batch) {
+  ARGOSY_RETURN_IF_ERROR(FinishGather(unit));
+  const PreparedBatch& batch = batches[micro_batch];
+  if (batch.rows == 0) return absl::OkStatus();
+  hidden[unit] = unit == 0 ? network.Embed(units[0].full, batch)
+                           : network.Layer(static_cast<int64_t>(unit) - 1, units[unit].full, hidden[unit - 1], batch);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::Loss(int32_t micro_batch, bool training) {
+  ARGOSY_RETURN_IF_ERROR(FinishGather(head()));
+  bool tied = network.layout().tied;
+  if (tied) ARGOSY_RETURN_IF_ERROR(FinishGather(0));
+  const PreparedBatch& batch = batches[micro_batch];
+  HeadGradients gradients{.scale = loss_scale};
+  if (training) {
+    gradients.head_flat = GradientBuffer(head(), micro_batch);
+    at::Tensor embedding = tied ? GradientBuffer(0, micro_batch) : at::Tensor();
+    gradients.matrix_VD = network.HeadMatrix(gradients.head_flat, embedding);
+  }
+  if (batch.rows == 0) return absl::OkStatus();
+  const at::Tensor& head_flat = units[head()].full;
+  nll += network.Loss(head_flat, network.HeadMatrix(head_flat, units[0].full), hidden[head() - 1], batch,
+                      training ? &gradients : nullptr).nll;
+  grad_hidden = gradients.hidden_BTD;
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::Backward(size_t unit, int32_t micro_batch) {
+  at::Tensor gradient = GradientBuffer(unit, micro_batch);
+  const PreparedBatch& batch = batches[micro_batch];
+  if (unit == 0) {
+    if (batch.rows > 0) network.EmbedBackward(grad_hidden, batch, gradient);
+    grad_hidden = at::Tensor();
+    return absl::OkStatus();
+  }
+  ARGOSY_RETURN_IF_ERROR(FinishGather(unit));
+  if (batch.rows == 0) return absl::OkStatus();
+  grad_hidden = network.LayerBackward(static_cast<int64_t>(unit) - 1, units[unit].full, hidden[unit - 1], grad_hidden, batch, gradient);
+  hidden[unit] = at::Tensor();
+  return absl::OkStatus();
+}
+
+double Engine::State::ShareSquares() const {
+  double sum = 0;
+  for (const UnitState& state : units) {
+    std::span<const float> share = Floats(state.gradient);
+    share = share.subspan(state.begin - state.owned_begin, state.count);
+    // Blocks of one size, whatever the number of threads: the sum's order is fixed.
+    constexpr int64_t kBlock = 1 << 16;
+    int64_t blocks = (state.count + kBlock - 1) / kBlock;
+    std::vector<double> sums(blocks);
+    at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        sums[i] = SumOfSquares(share.subspan(i * kBlock, std::min(kBlock, state.count - i * kBlock)));
+      }
+    });
+    for (double block : sums) sum += block;
+  }
+  return sum;
+}
+
+absl::Status Engine::State::Commit(StepResult& result) {
+  while (!reduces.empty()) ARGOSY_RETURN_IF_ERROR(FinishReduce());
+  if (options.zero_stage == 0 && group->size() > 1) {
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      UnitState& state = units[unit];
+      ARGOSY_RETURN_IF_ERROR(group->AllGather(Bytes(state.gradient.narrow(0, state.begin, state.count)), Bytes(state.gradient),
+                                              state.cuts, sizeof(float), At(static_cast<int32_t>(unit))).Wait());
+    }
+  }
+  double sums[2] = {ShareSquares(), nll};
+  ARGOSY_RETURN_IF_ERROR(group->AllReduce(std::span<double>(sums), At(-1)).Wait());
+  result.grad_norm = std::sqrt(sums[0]);
+  result.loss = sums[1] / static_cast<double>(result.target_tokens);
+  result.skipped = !std::isfinite(result.grad_norm) || !std::isfinite(result.loss);
+  if (result.skipped) {
+    ++skipped;
+    return absl::OkStatus();
+  }
+  ++steps;
+  gradient_scale = ClipScale(result.grad_norm, options.max_grad_norm);
+  for (UnitState& state : units) state.step_due = true;
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::Run(const std::vector<Line>& schedule, bool training) {
+  hidden.assign(units.size(), at::Tensor());
+  for (const Line& line : schedule) {
+    auto unit = static_cast<size_t>(line.unit);
+    switch (line.action) {
+      case Action::kStep:
+        Step(unit);
+        break;
+      case Action::kGather:
+        StartGather(unit);
+        break;
+      case Action::kForward:
+        ARGOSY_RETURN_IF_ERROR(Forward(unit, line.micro_batch));
+        break;
+      case Action::kLoss:
+        ARGOSY_RETURN_IF_ERROR(Loss(line.micro_batch, training));
+        break;
+      case Action::kBackward:
+        ARGOSY_RETURN_IF_ERROR(Backward(unit, line.micro_batch));
+        break;
+      case Action::kRelease:
+        Release(unit);
+        break;
+      case Action::kReduce:
+        ARGOSY_RETURN_IF_ERROR(StartReduce(unit, line.micro_batch));
+        break;
+      case Action::kCommit:
+        break;  // by TrainStep, which has the result
+    }
+  }
+  hidden.clear();
+  return absl::OkStatus();
+}
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Engine::~Engine() {
+  // Buffers must not go while the group still moves their bytes.
+  for (UnitState& unit : state_->units) {
+    if (unit.gathering) (void)unit.gather.Wait();
+  }
+  while (!state_->reduces.empty()) (void)state_->FinishReduce();
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const ModelConfig& config, const WeightSource& source, Group* group,
+                                                       const EngineOptions& options) {
+  if (options.zero_stage < 0 || options.zero_stage > 3) {
+    return InvalidArgument("zero_stage is {}: it is 0, 1, 2 or 3", options.zero_stage);
+  }
+  if (options.dtype != DType::kF32 && options.dtype != DType::kBF16) {
+    return InvalidArgument("training computes in float32 or bfloat16, not in {}", TorchName(options.dtype));
+  }
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  auto state = std::make_unique<State>(config, group, options);
+  ARGOSY_RETURN_IF_ERROR(state->Load(source));
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+absl::StatusOr<StepResult> Engine::TrainStep(std::span<const MicroBatch> micro_batches, double lr) {
+  at::NoGradGuard no_grad;
+  State& state = *state_;
+  ++state.calls;
+  // What follows is the last commit's until its steps have run: see Step.
+  std::vector<PreparedBatch> batches;
+  int64_t targets = 0;
+  absl::Status bad;
+  for (const MicroBatch& micro_batch : micro_batches) {
+    auto prepared = state.network.Prepare(micro_batch, state.type);
+    if (!prepared.ok()) {
+      bad = prepared.status();
+      break;
+    }
+    targets += prepared->targets_n.size(0);
+    batches.push_back(std::move(prepared).value());
+  }
+  // One that cannot go on tells the others, so that all stop here.
+  double sums[3] = {static_cast<double>(targets), static_cast<double>(micro_batches.size()), bad.ok() ? 0.0 : 1.0};
+  ARGOSY_RETURN_IF_ERROR(state.group->AllReduce(std::span<double>(sums), state.At(-1)).Wait());
+  ARGOSY_RETURN_IF_ERROR(bad);
+  if (sums[2] > 0) return FailedPrecondition("another rank refused its micro-batches");
+  if (sums[1] != static_cast<double>(micro_batches.size()) * state.group->size()) {
+    return FailedPrecondition("rank {} has {} micro-batches, the {} ranks have {} together: all must have the same number",
+                              state.group->rank(), micro_batches.size(), state.group->size(), sums[1]);
+  }
+  if (sums[0] == 0) return InvalidArgument("the step has no target tokens on any rank");
+  StepResult result;
+  result.target_tokens = static_cast<int64_t>(sums[0]);
+  state.loss_scale = 1.0 / sums[0];
+  state.nll = 0;
+  state.batches = std::move(batches);
+  ARGOSY_RETURN_IF_ERROR(
+      state.Run(TrainSchedule(state.ScheduleFor(static_cast<int>(micro_batches.size()))), /*training=*/true));
+  ARGOSY_RETURN_IF_ERROR(state.Commit(result));
+  if (!result.skipped) state.lr = lr;
+  return result;
+}
+
+absl::StatusOr<EvaluateResult> Engine::Evaluate(const MicroBatch& batch) {
+  at::NoGradGuard no_grad;
+  State& state = *state_;
+  ++state.calls;
+  ARGOSY_ASSIGN_OR_RETURN(PreparedBatch prepared, state.network.Prepare(batch, state.type));
+  EvaluateResult result{.target_tokens = prepared.targets_n.size(0)};
+  state.batches.clear();
+  state.batches.push_back(std::move(prepared));
+  state.nll = 0;
+  ARGOSY_RETURN_IF_ERROR(state.Run(EvaluateSchedule(state.ScheduleFor(1)), /*training=*/false));
+  result.nll = state.nll;
+  return result;
+}
+
+absl::Status Engine::Flush() {
+  at::NoGradGuard no_grad;
+  State& state = *state_;
+  ++state.calls;
+  for (size_t unit = 0; unit < state.units.size(); ++unit) {
+    state.Step(unit);
+    if (!state.sharded_weights()) state.StartGather(unit);
+  }
+  if (state.sharded_weights()) return absl::OkStatus();
+  for (size_t unit = 0; unit < state.units.size(); ++unit) ARGOSY_RETURN_IF_ERROR(state.FinishGather(unit));
+  return absl::OkStatus();
+}
+
+int64_t Engine::steps() const { return state_->steps; }
+int64_t Engine::skipped() const { return state_->skipped; }
+const ModelConfig& Engine::config() const { return state_->network.config(); }
+const ModelLayout& Engine::layout() const { return state_->network.layout(); }
+
+std::vector<Extent> Engine::ExtentsOf(int rank) const {
+  std::vector<Extent> extents;
+  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
+    const Cuts& cuts = state_->units[unit].cuts;
+    for (const TensorRange& range : state_->Layout(unit).ranges) {
+      int64_t from = std::max(range.offset, cuts[rank]), to = std::min(range.offset + range.elements, cuts[rank + 1]);
+      if (from < to) extents.push_back({.tensor = range.name, .begin = from - range.offset, .count = to - from});
+    }
+  }
+  return extents;
+}
+
+absl::Status Engine::ReadWeights(const Extent& extent, std::span<std::byte> out) const {
+  int64_t size = SizeOf(state_->options.dtype);
+  if (static_cast<int64_t>(out.size()) != extent.count * size) {
+    return InvalidArgument("{} elements of {} take {} bytes, not {}", extent.count, extent.tensor, extent.count * size, out.size());
+  }
+  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
+    for (const TensorRange& range : state_->Layout(unit).ranges) {
+      if (range.name != extent.tensor) continue;
+      const UnitState& state = state_->units[unit];
+      if (state.step_due || state.stale) return FailedPrecondition("weights are read after Flush, not before");
+      int64_t held_begin = state_->sharded_weights() ? state.begin : 0;
+      int64_t held_end = state_->sharded_weights() ? state.begin + state.count : state_->Layout(unit).elements;
+      int64_t begin = range.offset + extent.begin;
+      if (extent.begin < 0 || extent.count < 0 || extent.begin + extent.count > range.elements || begin < held_begin ||
+          begin + extent.count > held_end) {
+        return InvalidArgument("rank {} does not hold elements {} to {} of {}", state_->group->rank(), extent.begin,
+                               extent.begin + extent.count, extent.tensor);
+      }
+      const at::Tensor& weights = state_->sharded_weights() ? state.share : state.full;
+      std::memcpy(out.data(), Bytes(weights).data() + (begin - held_begin) * size, out.size());
+      return absl::OkStatus();
+    }
+  }
+  return NotFound("the model has no tensor {}", extent.tensor);
+}
+
+int64_t Engine::StateBytes() const {
+  int64_t bytes = 0;
+  for (const UnitState& state : state_->units) {
+    for (const at::Tensor& tensor : {state_->sharded_weights() ? state.share : state.full, state.low, state.moment1, state.moment2,
+                                     state.gradient, state.local}) {
+      if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  return bytes;
+}
+
+std::string Engine::PrintSchedule(int micro_batches) const {
+  std::vector<std::string> names;
+  for (const UnitLayout& unit : state_->network.layout().units) names.push_back(unit.name);
+  return Print(TrainSchedule(state_->ScheduleFor(micro_batches)), names);
+}
+
+}  // namespace argosy::train

@@ -1,0 +1,96 @@
+#pragma once
+
+// The ZeRO engine: one rank's part of training a model whose optimizer, gradients or weights are sharded over a group.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "train/collective/group.h"
+#include "train/config/model_config.h"
+#include "train/data/batches.h"
+#include "train/model/layout.h"
+#include "train/model/weight_source.h"
+#include "train/optim/adamw.h"
+
+namespace argosy::train {
+
+struct EngineOptions {
+  int zero_stage = 2;          // 0: all replicated, 1: optimizer sharded, 2: gradients too, 3: weights too
+  DType dtype = DType::kF32;   // of weights and computation: kF32 or kBF16 (with an exact fp32 master)
+  AdamWOptions adamw;
+  double weight_decay = 0.0;
+  bool decay_vectors = true;   // false: biases and norms have no weight decay
+  double max_grad_norm = 1.0;  // 0: no clipping
+  int threads = 0;             // torch threads of the thread that uses the engine; 0: as they are
+};
+
+struct StepResult {
+  double loss = 0;            // mean over all ranks' target tokens of the step
+  double grad_norm = 0;       // before clipping
+  int64_t target_tokens = 0;  // of all ranks
+  bool skipped = false;       // loss or norm was not finite: nothing changed
+};
+
+// This rank's own sums: the caller decides how ranks are averaged.
+struct EvaluateResult {
+  double nll = 0;
+  int64_t target_tokens = 0;
+};
+
+// Part of a tensor that a rank owns.
+struct Extent {
+  std::string tensor;
+  int64_t begin = 0;  // in elements of the flattened tensor
+  int64_t count = 0;
+};
+
+// Knows this rank's weights, moments and gradients, and the schedule by which they are used. A step's update is decided by its
+// commit and applied unit by unit at the start of whatever comes next (TrainStep, Evaluate, Flush): until then nothing has changed,
+// so clipping is exact, and a step that is not finite leaves no trace.
+//
+// Thread:   one; the group's own threads move data meanwhile.
+// Lifetime: the group outlives the engine.
+// Failure:  errors of the group, and ids or shapes that do not fit. Every rank must make the same calls in the same order, each
+//           with the same number of micro-batches (one may have no rows). After an error of the group the engine is not used again.
+class Engine {
+ public:
+  // Reads this rank's weights from `source` (stages 0-2: all of them; stage 3: its share).
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const ModelConfig& config, const WeightSource& source, Group* group,
+                                                        const EngineOptions& options);
+  ~Engine();
+
+  // One optimizer step over the micro-batches of all ranks, with learning rate `lr`.
+  absl::StatusOr<StepResult> TrainStep(std::span<const MicroBatch> micro_batches, double lr);
+  absl::StatusOr<EvaluateResult> Evaluate(const MicroBatch& batch);
+  // Applies what is due and brings all weights up to date: before saving.
+  absl::Status Flush();
+
+  int64_t steps() const;    // optimizer steps decided so far
+  int64_t skipped() const;  // steps that were not finite
+  const ModelConfig& config() const;
+  const ModelLayout& layout() const;
+
+  // What `rank` owns, in checkpoint order within each unit. The ranks' extents cover every tensor once.
+  std::vector<Extent> ExtentsOf(int rank) const;
+  // The weights of `extent` as they are computed with, little-endian, after Flush. In stage 3 an extent of another rank is an error;
+  // in stages 0-2 any range of any tensor can be read.
+  absl::Status ReadWeights(const Extent& extent, std::span<std::byte> out) const;
+  // Bytes this rank holds for weights, gradients and optimizer between steps.
+  int64_t StateBytes() const;
+
+  // The lines of one step.
+  std::string PrintSchedule(int micro_batches) const;
+
+ private:
+  struct State;
+  explicit Engine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace argosy::train
