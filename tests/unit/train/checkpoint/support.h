@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/file.h"
+#include "runtime/base/status.h"
+#include "tests/support/catch.h"
+#include "train/checkpoint/checkpoint_writer.h"
+
+namespace argosy::train {
+
+// A folder of its own for one test.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    char pattern[] = "/tmp/argosy-checkpoint-XXXXXX";
+    path_ = ::mkdtemp(pattern);
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
+  const std::string& Path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline void Put(const std::string& path, std::string_view content) { REQUIRE(WriteFileAtomic(path, content).ok()); }
+
+// A safetensors file's bytes.
+inline std::string FileOf(std::string header, std::string_view data) {
+  header.append((8 - header.size() % 8) % 8, ' ');
+  uint64_t size = header.size();
+  return std::string(reinterpret_cast<const char*>(&size), 8) + header + std::string(data);
+}
+
+template <class T>
+std::span<const std::byte> BytesOf(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+// The float that tests expect at `index` of the tensor.
+inline float ValueAt(std::string_view tensor, int64_t index) {
+  return static_cast<float>(std::hash<std::string_view>()(tensor) % 97) + static_cast<float>(index) * 0.5f;
+}
+
+inline std::vector<float> ValuesOf(const TensorSpec& spec, float plus = 0.0f) {
+  std::vector<float> values(static_cast<size_t>(spec.Elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = ValueAt(spec.name, static_cast<int64_t>(i)) + plus;
+  return values;
+}
+
+// Writes every tensor (all fp32), `piece` bytes at a time, up to `stop_after` bytes.
+inline void Fill(CheckpointWriter& writer, float plus = 0.0f, size_t piece = 1 << 20, size_t stop_after = SIZE_MAX) {
+  size_t written = 0;
+  for (const PlannedFile& file : writer.Layout().files) {
+    for (const PlacedTensor& tensor : file.tensors) {
+      std::vector<float> values = ValuesOf(tensor.spec, plus);
+      std::span<const std::byte> bytes = BytesOf(values);
+      for (size_t begin = 0; begin < bytes.size(); begin += piece) {
+        if (written >= stop_after) return;
+        std::span<const std::byte> part = bytes.subspan(begin, std::min(piece, bytes.size() - begin));
+        absl::Status status = writer.Write(tensor.spec.name, static_cast<int64_t>(begin), part);
+        INFO(status.ToString());
+        REQUIRE(status.ok());
+        written += part.size();
+      }
+    }
+  }
+}
+
+inline bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace argosy::train
