@@ -1,0 +1,70 @@
+#pragma once
+
+// `argosy finetune`: from an HF directory and a dataset to an HF checkpoint, on as many actors as there are GPUs asked for.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "train/config/deepspeed_config.h"
+#include "train/data/rows.h"
+
+namespace argosy::train {
+
+// How many actors, with what, and where.
+struct ScalingConfig {
+  int32_t num_workers = 1;
+  std::map<std::string, double> resources_per_worker = {{"GPU", 1}};
+  std::map<std::string, double> trainer_resources;           // merged into rank 0's bundle, e.g. {{"large_cpu_mem", 0.01}}
+  std::map<std::string, std::string> label_selector;         // of every rank
+  absl::Duration start_timeout = absl::InfiniteDuration();   // to be placed; UNAVAILABLE with the scheduler's reason after it
+};
+
+struct FinetuneOptions {
+  std::string model_directory;
+  std::string output_dir;
+  std::string train_path;
+  std::string test_path;            // empty: no evaluation
+  std::string special_token_path;   // tokens.json; empty: none
+  std::string ds_config_path;       // DeepSpeed JSON; empty: none
+  CommandLineSettings flags;        // wins over the file
+  ScalingConfig scaling;
+
+  int64_t num_epochs = 1;
+  int64_t max_steps = 0;            // 0: whole epochs
+  int64_t eval_batch_size = 0;      // rows a rank; 0: as for training
+  int64_t eval_rows = 0;            // 0: all
+  bool eval_first = true;           // evaluate before the first step, to have something to compare with
+  double stop_perplexity = 0;       // end after an epoch that evaluates below it
+  bool as_test = false;             // one step, one evaluation batch, one epoch; weights loaded, checkpoint written
+  int64_t num_checkpoints_to_keep = 0;   // 0: all
+
+  RowOptions rows;
+  bool pack = true;
+  bool recipe_parity = false;
+  uint64_t seed = 42;
+  bool no_decay_1d = false;
+  bool random_weights = false;
+  std::string device = "cpu";
+  int32_t threads = 0;              // torch threads a rank; 0: the node's CPUs by its ranks
+  std::string save_dtype;           // "fp32", "bf16"; empty: what is trained in
+  int64_t shard_size_bytes = 5'000'000'000;
+
+  int64_t sample_prompts = 3;       // held-out prompts answered by the base and by the fine-tuned model
+  int64_t exact_rows = 0;           // held-out rows whose greedy answer is compared with the true one; 0: none
+  int32_t max_new_tokens = 48;
+  std::string metrics_path;         // JSON lines of every step and epoch; empty: none
+  bool print_schedule = false;
+};
+
+// Runs on the driver; prints its progress to stdout. The error names what was wrong and what would be right. Needs a connected runtime.
+absl::Status Finetune(const FinetuneOptions& options);
+
+// What can be checked before a runtime is there: paths, names, numbers.
+absl::Status CheckFinetuneOptions(const FinetuneOptions& options);
+
+}  // namespace argosy::train

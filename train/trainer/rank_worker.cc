@@ -1,0 +1,231 @@
+#include "train/trainer/rank_worker.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "argosy/context.h"
+#include "runtime/base/status.h"
+#include "spdlog/spdlog.h"
+#include "train/checkpoint/checkpoint_writer.h"
+#include "train/checkpoint/retention.h"
+#include "train/collective/group.h"
+#include "train/model/model.h"
+#include "train/parallel/engine.h"
+#include "train/trainer/channel_transport.h"
+#include "train/trainer/resized_weights.h"
+#include "train/trainer/weight_pull.h"
+
+namespace argosy::train {
+namespace {
+
+constexpr absl::Duration kChannelTimeout = absl::Seconds(60);
+
+// At this module's edge statuses become what the API carries: exceptions.
+void ThrowIfError(const absl::Status& status, int rank) {
+  if (!status.ok()) throw std::runtime_error(fmt::format("rank {}: {}", rank, Message(status)));
+}
+template <class T>
+T ValueOrThrow(absl::StatusOr<T> value, int rank) {
+  ThrowIfError(value.status(), rank);
+  return *std::move(value);
+}
+
+double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(absl::Now() - begin); }
+
+}  // namespace
+
+ShippedSamples Ship(SampleSet samples) {
+  ShippedSamples shipped;
+  shipped.rows = samples.rows;
+  shipped.cut = samples.cut;
+  shipped.dropped = samples.dropped;
+  shipped.empty = samples.empty;
+  shipped.tokens = Array<int32_t>(std::move(samples.tokens));
+  shipped.begins = Array<int64_t>(std::move(samples.begins));
+  shipped.loss_from = Array<int32_t>(std::move(samples.loss_from));
+  return shipped;
+}
+
+SampleSet Unship(const ShippedSamples& shipped) {
+  SampleSet samples;
+  samples.tokens.assign(shipped.tokens.begin(), shipped.tokens.end());
+  samples.begins.assign(shipped.begins.begin(), shipped.begins.end());
+  samples.loss_from.assign(shipped.loss_from.begin(), shipped.loss_from.end());
+  samples.rows = shipped.rows;
+  samples.cut = shipped.cut;
+  samples.dropped = shipped.dropped;
+  samples.empty = shipped.empty;
+  return samples;
+}
+
+struct RankWorker::State {
+  int rank = 0;
+  int world = 1;
+  RunSpec spec;
+  SampleSet train, eval;
+  std::optional<BatchPlan> plan;
+  std::unique_ptr<Transport> weights;   // outlives nothing: only Save uses it
+  std::unique_ptr<Group> group;
+  std::unique_ptr<Engine> engine;       // after the group, which must outlive it
+  ModelConfig config;
+
+  BatchLayout Layout() const {
+    return {.ctx_len = spec.batch.ctx_len, .pad_id = spec.batch.pad_id,
+            .padding_side = spec.batch.pad_left ? PaddingSide::kLeft : PaddingSide::kRight,
+            .recipe_parity = spec.batch.recipe_parity};
+  }
+};
+
+RankWorker::RankWorker(int rank, int world_size) : state_(std::make_unique<State>()) {
+  state_->rank = rank;
+  state_->world = world_size;
+}
+RankWorker::~RankWorker() = default;
+
+RankHello RankWorker::Hello() {
+  RuntimeContext context = GetRuntimeContext();
+  return {.endpoint = ThisEndpoint(), .node_name = context.node_name, .node_id = context.node_id.Hex(),
+          .pid = static_cast<uint32_t>(::getpid()), .gpu_ids = context.gpu_ids};
+}
+
+RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, ShippedSamples train, ShippedSamples eval) {
+  State& s = *state_;
+  absl::Time begin = absl::Now();
+  s.spec = std::move(spec);
+  s.train = Unship(train);
+  s.eval = Unship(eval);
+  const BatchSpec& batch = s.spec.batch;
+  BatchPlanOptions plan{.ctx_len = batch.ctx_len, .rows_per_step = batch.micro_batch_rows * batch.micro_batches * s.world,
+                        .micro_batches = batch.micro_batches, .seed = batch.seed, .shuffle = batch.shuffle, .pack = batch.pack};
+  s.plan.emplace(ValueOrThrow(BatchPlan::Make(s.train, plan), s.rank));
+
+  std::unique_ptr<Transport> transport;
+  if (s.world > 1) {
+    transport = ValueOrThrow(ChannelTransport::Open(s.rank, endpoints, s.spec.run_id + "/group", kChannelTimeout), s.rank);
+    s.weights = ValueOrThrow(ChannelTransport::Open(s.rank, endpoints, s.spec.run_id + "/weights", kChannelTimeout), s.rank);
+    s.group = MakeMessageGroup(std::move(transport), {.deadline = absl::Seconds(s.spec.collective_timeout_seconds)});
+  } else {
+    s.weights = ValueOrThrow(ChannelTransport::Open(0, endpoints, s.spec.run_id + "/weights", kChannelTimeout), s.rank);
+    s.group = MakeLoopbackGroup();
+  }
+
+  const ModelSource& model = s.spec.model;
+  absl::StatusOr<ModelWithWeights> loaded = OpenModel(model);
+  if (!loaded.ok()) {
+    // The path was right where the driver runs: say on which node it is not.
+    ThrowIfError(Annotate(loaded.status(), "node " + GetRuntimeContext().node_name), s.rank);
+  }
+  s.config = loaded->config;
+  const EngineSpec& engine = s.spec.engine;
+  EngineOptions options{.zero_stage = engine.zero_stage, .dtype = engine.dtype,
+                        .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
+                        .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
+                        .max_grad_norm = engine.max_grad_norm, .threads = engine.threads};
+  s.engine = ValueOrThrow(Engine::Create(s.config, *loaded->source, s.group.get(), options), s.rank);
+  spdlog::info("rank {} of {}: {} parameters, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
+               s.engine->StateBytes(), SecondsSince(begin));
+  return {.state_bytes = s.engine->StateBytes(), .steps_per_epoch = s.plan->StepsInEpoch(0), .load_seconds = SecondsSince(begin),
+          .parameters = s.config.ParameterCount(), .threads = engine.threads};
+}
+
+std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t count) {
+  State& s = *state_;
+  std::vector<StepReport> reports;
+  const BatchLayout layout = s.Layout();
+  for (int64_t step = first; step < first + count; ++step) {
+    absl::Time begin = absl::Now();
+    StepReport report{.epoch = epoch, .step = step};
+    StepRows rows = s.plan->Step(epoch, step);
+    std::vector<MicroBatch> batches;
+    for (const std::vector<Pack>& micro : rows.micro_batches) {
+      batches.push_back(BuildMicroBatch(s.train, ShareOf(micro, s.rank, s.world), layout));
+      report.useful_tokens += batches.back().useful_tokens;
+      report.computed_tokens += static_cast<int64_t>(batches.back().input_ids.size());
+    }
+    report.learning_rate = LearningRate(s.spec.schedule, s.engine->steps());
+    StepResult result = ValueOrThrow(s.engine->TrainStep(batches, report.learning_rate), s.rank);
+    report.loss = result.loss;
+    report.grad_norm = result.grad_norm;
+    report.target_tokens = result.target_tokens;
+    report.skipped = result.skipped;
+    report.seconds = SecondsSince(begin);
+    reports.push_back(report);
+  }
+  return reports;
+}
+
+EvalReport RankWorker::Evaluate() {
+  State& s = *state_;
+  absl::Time begin = absl::Now();
+  const BatchSpec& batch = s.spec.batch;
+  int64_t rows = batch.eval_rows_max > 0 ? std::min(batch.eval_rows_max, s.eval.size()) : s.eval.size();
+  // nll, targets, sum of batch means, batches: summed over the ranks.
+  std::array<double, 4> sums{};
+  for (const std::vector<Pack>& packs : EvalBatches(rows, batch.eval_batch_rows, s.rank, s.world)) {
+    EvaluateResult result = ValueOrThrow(s.engine->Evaluate(BuildMicroBatch(s.eval, packs, s.Layout())), s.rank);
+    sums[0] += result.nll;
+    sums[1] += static_cast<double>(result.target_tokens);
+    if (result.target_tokens > 0) {
+      sums[2] += result.nll / static_cast<double>(result.target_tokens);
+      sums[3] += 1;
+    }
+  }
+  ThrowIfError(s.group->AllReduce(std::span<double>(sums), {.step = s.engine->steps()}).Wait(), s.rank);
+  return {.nll = sums[0], .target_tokens = static_cast<int64_t>(sums[1]), .batch_mean_loss = sums[3] > 0 ? sums[2] / sums[3] : 0,
+          .seconds = SecondsSince(begin)};
+}
+
+SaveReport RankWorker::Save(SaveSpec spec) {
+  State& s = *state_;
+  absl::Time begin = absl::Now();
+  ThrowIfError(s.engine->Flush(), s.rank);
+  const DType have = s.spec.engine.dtype;
+  const absl::Duration deadline = absl::Seconds(s.spec.collective_timeout_seconds);
+  if (s.rank != 0) {
+    // Rank 0 may spend long on its own part before it asks this rank for the first piece.
+    ThrowIfError(ServeWeights(*s.engine, *s.weights, have, absl::Minutes(30)), s.rank);
+    return {.seconds = SecondsSince(begin)};
+  }
+  auto text_of = [](int64_t id) { return id < 0 ? std::optional<int64_t>() : std::optional<int64_t>(id); };
+  CheckpointLayout layout = ValueOrThrow(
+      PlanCheckpoint(s.config.Tensors(spec.save_dtype), {.shard_bytes_max = spec.shard_bytes_max}), s.rank);
+  CheckpointWriterOptions options;
+  options.directory = spec.directory;
+  options.layout = layout;
+  options.notes = {.step = spec.step, .epoch = spec.epoch, .metrics = spec.metrics};
+  std::unique_ptr<CheckpointWriter> writer = ValueOrThrow(CheckpointWriter::Create(std::move(options)), s.rank);
+  ModelFiles files{.config = &s.config,
+                   .changes = {.vocab_size = s.config.vocab_size, .dtype = spec.save_dtype, .bos_token_id = text_of(spec.bos_id),
+                               .eos_token_id = text_of(spec.eos_id), .pad_token_id = text_of(spec.pad_id)},
+                   .source_directory = s.spec.model.directory, .contents = spec.files};
+  ThrowIfError(AddModelFiles(*writer, files), s.rank);
+  ThrowIfError(PullWeights(*s.engine, *s.weights, *writer,
+                           {.zero_stage = s.spec.engine.zero_stage, .engine_dtype = have, .save_dtype = spec.save_dtype,
+                            .deadline = deadline}), s.rank);
+  ThrowIfError(writer->Commit(), s.rank);
+  if (spec.num_to_keep > 0) {
+    std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
+    ThrowIfError(ApplyRetention(parent, {.num_to_keep = spec.num_to_keep}), s.rank);
+  }
+  return {.bytes = layout.FileBytes(), .files = static_cast<int64_t>(layout.files.size()), .seconds = SecondsSince(begin)};
+}
+
+std::vector<std::vector<int32_t>> RankWorker::Generate(GenerateSpec spec) {
+  State& s = *state_;
+  std::unique_ptr<Model> model = ValueOrThrow(Model::Load(spec.directory, s.spec.engine.dtype), s.rank);
+  std::vector<std::vector<int32_t>> results;
+  for (const std::vector<int32_t>& prompt : spec.prompts) {
+    results.push_back(ValueOrThrow(
+        model->Generate(prompt, {.max_new_tokens = spec.max_new_tokens, .stop_tokens = spec.stop_tokens}), s.rank));
+  }
+  return results;
+}
+
+std::string RankWorker::Schedule() { return state_->engine->PrintSchedule(state_->spec.batch.micro_batches); }
+
+}  // namespace argosy::train

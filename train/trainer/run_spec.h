@@ -1,0 +1,132 @@
+#pragma once
+
+// What every rank of a run must agree on; sent to each as one value.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "argosy/array.h"
+#include "argosy/channel.h"
+#include "runtime/base/codec.h"
+#include "train/config/dtype.h"
+#include "train/config/lr_schedule.h"
+#include "train/data/batches.h"
+#include "train/data/rows.h"
+
+namespace argosy::train {
+
+struct ModelSource {
+  std::string directory;        // HF directory, read by every rank on its own node
+  int64_t vocab_size = 0;       // rows of the embedding: more than the files have when tokens were added
+  bool random_weights = false;  // keep the config, forget the weights
+  uint64_t seed = 42;
+};
+
+struct EngineSpec {
+  int32_t zero_stage = 3;
+  DType dtype = DType::kF32;    // of weights and computation
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double weight_decay = 0;
+  bool decay_vectors = true;
+  double max_grad_norm = 1.0;
+  int32_t threads = 1;          // torch threads of a rank; 0: the node's cores shared by its ranks
+};
+
+struct BatchSpec {
+  int32_t ctx_len = 512;
+  int64_t micro_batch_rows = 16;       // of one rank
+  int32_t micro_batches = 1;           // gradient accumulation
+  int64_t eval_batch_rows = 16;
+  int64_t eval_rows_max = 0;           // 0: all
+  uint64_t seed = 42;
+  bool shuffle = true;
+  bool pack = true;
+  bool recipe_parity = false;
+  bool pad_left = false;
+  int32_t pad_id = 0;
+};
+
+struct RunSpec {
+  std::string run_id;                  // names the run's channels
+  ModelSource model;
+  EngineSpec engine;
+  BatchSpec batch;
+  LrScheduleConfig schedule;           // total_steps set
+  double collective_timeout_seconds = 60;
+};
+
+// A SampleSet on its way through the object store: the bytes are written once and read in place.
+struct ShippedSamples {
+  Array<int32_t> tokens;
+  Array<int64_t> begins;
+  Array<int32_t> loss_from;
+  int64_t rows = 0, cut = 0, dropped = 0, empty = 0;
+};
+ShippedSamples Ship(SampleSet samples);
+SampleSet Unship(const ShippedSamples& samples);
+
+// Who a rank is.
+struct RankHello {
+  Endpoint endpoint;
+  std::string node_name;
+  std::string node_id;     // hex
+  uint32_t pid = 0;
+  std::vector<uint32_t> gpu_ids;
+};
+
+struct RankReady {
+  int64_t state_bytes = 0;         // weights, gradients and optimizer of this rank
+  int64_t steps_per_epoch = 0;     // of epoch 0
+  double load_seconds = 0;
+  int64_t parameters = 0;
+  int32_t threads = 0;
+};
+
+struct StepReport {
+  int64_t epoch = 0;
+  int64_t step = 0;                // within the epoch, from 0
+  double loss = 0;                 // mean over the step's target tokens
+  double grad_norm = 0;
+  double learning_rate = 0;
+  int64_t target_tokens = 0;
+  int64_t useful_tokens = 0;       // of this rank
+  int64_t computed_tokens = 0;     // of this rank, padding included
+  double seconds = 0;
+  bool skipped = false;
+};
+
+struct EvalReport {
+  double nll = 0;                  // summed over all ranks' targets
+  int64_t target_tokens = 0;
+  double batch_mean_loss = 0;      // mean of batch means over batches and ranks, as the recipes report it
+  double seconds = 0;
+};
+
+struct SaveSpec {
+  std::string directory;           // on rank 0's node
+  DType save_dtype = DType::kF32;
+  int64_t shard_bytes_max = 5'000'000'000;
+  std::map<std::string, std::string> files;   // tokenizer files as the run changed them
+  int64_t step = 0, epoch = 0;
+  std::map<std::string, double> metrics;
+  int64_t num_to_keep = 0;         // 0: all checkpoints beside it stay
+  int64_t bos_id = -1, eos_id = -1, pad_id = -1;   // -1: as in the source
+};
+
+struct SaveReport {
+  int64_t bytes = 0;
+  int64_t files = 0;
+  double seconds = 0;
+};
+
+struct GenerateSpec {
+  std::string directory;
+  std::vector<std::vector<int32_t>> prompts;
+  int32_t max_new_tokens = 32;
+  std::vector<int32_t> stop_tokens;
+};
+
+}  // namespace argosy::train

@@ -1,0 +1,36 @@
+#pragma once
+
+// Rank 0 collects the sharded weights for a checkpoint, in the order of the files and with bounded memory: it asks the owners for pieces,
+// several ahead inside a window, over streams that the training group does not use.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "train/checkpoint/checkpoint_writer.h"
+#include "train/collective/transport.h"
+#include "train/parallel/engine.h"
+
+namespace argosy::train {
+
+struct PullOptions {
+  int zero_stage = 3;                 // of the engine: below 3 this rank has all weights
+  DType engine_dtype = DType::kF32;   // of the engine's weights
+  int64_t piece_bytes = 4 << 20;      // of one request
+  int64_t window_bytes = 256 << 20;   // asked for and not yet written
+  DType save_dtype = DType::kF32;     // of the files; pieces are converted from what the engine computes with
+  absl::Duration deadline = absl::Seconds(60);   // for any one piece to arrive
+  // Bytes written so far and in all.
+  std::function<void(int64_t done, int64_t all)> progress;
+};
+
+// On rank 0: asks for and appends every byte of the writer's layout. The other ranks call ServeWeights meanwhile. Where the engine holds all
+// weights (stages 0-2) nobody is asked.
+absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointWriter& writer, const PullOptions& options);
+
+// On the other ranks: answers until rank 0 has what it needs.
+absl::Status ServeWeights(const Engine& engine, Transport& transport, DType engine_dtype, absl::Duration deadline);
+
+}  // namespace argosy::train
