@@ -1,0 +1,364 @@
+// Leases, actors and placement groups of the head's core.
+
+#include <algorithm>
+
+#include "runtime/base/codec.h"
+#include "runtime/base/status.h"
+#include "runtime/head/head_core.h"
+#include "spdlog/spdlog.h"
+
+namespace argosy::head {
+namespace {
+
+// After a node refused, its own report of what is free is on the way (at most 20 ms behind).
+constexpr absl::Duration kRefusedDelay = absl::Milliseconds(25);
+
+template <class... F>
+struct Overloaded : F... { using F::operator()...; };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+std::string Key(ActorId actor) { return std::string(actor.Bytes()); }
+
+}  // namespace
+
+// ---- leases -------------------------------------------------------------------------------------------------------------------
+
+uint64_t HeadCore::RequestLease(LeaseRequest request, Done<LeaseMachine::Lease> done) {
+  uint64_t waiter = next_waiter_++;
+  lease_waiters_[request.id][waiter] = std::move(done);
+  StepLeases(LeaseAsked{std::move(request)});
+  SchedulePass();
+  return waiter;
+}
+
+void HeadCore::CancelLease(const std::string& request, uint64_t waiter) {
+  auto at = lease_waiters_.find(request);
+  if (at == lease_waiters_.end()) return;
+  auto found = at->second.find(waiter);
+  if (found == at->second.end()) return;
+  Done<LeaseMachine::Lease> done = std::move(found->second);
+  at->second.erase(found);
+  bool last = at->second.empty();
+  if (last) lease_waiters_.erase(at);
+  done(absl::CancelledError("the caller gave up"));
+  if (last) StepLeases(LeaseCancelled{request});
+}
+
+void HeadCore::ReturnLease(LeaseId lease, NodeId node, bool worker_failed) {
+  StepLeases(LeaseReturned{lease, node, worker_failed});
+  SchedulePass();
+}
+
+void HeadCore::AnswerLease(const std::string& request, const absl::StatusOr<LeaseMachine::Lease>& result) {
+  auto at = lease_waiters_.find(request);
+  if (at == lease_waiters_.end()) return;
+  auto waiters = std::move(at->second);
+  lease_waiters_.erase(at);
+  for (auto& [number, done] : waiters) done(result);
+}
+
+void HeadCore::Run(std::vector<LeaseEffect> effects) {
+  for (LeaseEffect& effect : effects) {
+    std::visit(
+        Overloaded{
+            [&](WantLeaseNode& e) {
+              const LeaseRequest* request = leases_.FindRequest(e.request);
+              if (request == nullptr) return;
+              WaitEntry entry{WaitKind::kLease, e.request, "tasks", request->job, request->demand, request->deadline};
+              if (e.refused) {
+                placement_.AddLater(std::move(entry), Now() + kRefusedDelay);
+              } else if (absl::Status added = placement_.Add(std::move(entry), Now()); !added.ok()) {
+                AnswerLease(e.request, added);
+                StepLeases(LeaseCancelled{e.request});
+              }
+              SchedulePass();
+            },
+            [&](DropLeaseNode& e) { placement_.Cancel(WaitKind::kLease, e.request); },
+            [&](SendGrant& e) {
+              const LeaseMachine::Lease* lease = leases_.Find(e.lease);
+              if (lease == nullptr) return;
+              // The request number on the wire is only for the node's log: the lease id says which.
+              Send(e.node, GrantLease{next_waiter_++, e.lease, lease->request.job, lease->request.demand, lease->request.code, lease->request.holder});
+            },
+            [&](SendRelease& e) { Send(e.node, ReleaseLease{e.lease, e.worker_failed}); },
+            [&](SendRecall& e) { Send(e.node, RecallLease{e.lease}); },
+            [&](LeaseReady& e) {
+              const LeaseMachine::Lease* lease = leases_.Find(e.lease);
+              if (lease != nullptr) AnswerLease(e.request, *lease);
+            },
+            [&](LeaseFailed& e) { AnswerLease(e.request, e.status); },
+            [&](FreeResources& e) {
+              (void)view_.Give(e.node, e.resources, e.bundle);
+              SchedulePass();
+            },
+        },
+        effect);
+  }
+}
+
+// ---- actors -------------------------------------------------------------------------------------------------------------------
+
+void HeadCore::CreateActor(ActorRecord actor, bool get_if_exists, Done<ActorId> done) {
+  if (actors_.Find(actor.id) != nullptr) return done(actor.id);   // said again
+  if (get_if_exists && !actor.name.empty()) {
+    if (const ActorRecord* other = actors_.FindName(actor.name_space, actor.name)) return done(other->id);
+  }
+  if (absl::Status status = actors_.CheckCreate(actor); !status.ok()) return done(status);
+  if (auto demand = FromRecord(actor.placement); !demand.ok()) return done(demand.status());
+  ActorId id = actor.id;
+  bool acknowledged = !actor.name.empty() || actor.detached;
+  StepActors(ActorCreated{std::move(actor)});
+  if (!acknowledged) return done(id);
+  // An empty write comes after the actor's own in the journal's order.
+  journal_.Write({}, [id, done = std::move(done)](absl::Status status) {
+    if (!status.ok()) return done(status);
+    done(id);
+  });
+}
+
+void HeadCore::Resolve(const ResolveActor& resolve, Done<ActorId> done) {
+  ActorId id = resolve.actor;
+  if (id.IsNil()) {
+    const ActorRecord* named = actors_.FindName(resolve.name_space, resolve.name);
+    if (named == nullptr) {
+      return done(NotFound("no actor is named \"{}\" in namespace \"{}\"", resolve.name, resolve.name_space));
+    }
+    id = named->id;
+  }
+  const ActorRecord* actor = actors_.Find(id);
+  if (actor == nullptr) return done(NotFound("actor {} is unknown: it ended long ago, or was never created", id.Short()));
+  bool known = actor->state == ActorState::kDead || (actor->state == ActorState::kAlive && actor->incarnation >= resolve.incarnation_min);
+  if (known || resolve.wait <= absl::ZeroDuration()) return done(id);
+  actor_waiters_.emplace(id, Waiter<ActorId>{resolve.incarnation_min, Now() + resolve.wait, std::move(done)});
+}
+
+void HeadCore::AnswerActorWaiters(ActorId id, bool all_overdue) {
+  const ActorRecord* actor = actors_.Find(id);
+  std::vector<Done<ActorId>> ready;
+  for (auto at = actor_waiters_.lower_bound(id); at != actor_waiters_.end() && at->first == id;) {
+    const Waiter<ActorId>& waiter = at->second;
+    bool known = actor == nullptr || actor->state == ActorState::kDead ||
+                 (actor->state == ActorState::kAlive && actor->incarnation >= waiter.incarnation_min);
+    if (known || (all_overdue && waiter.deadline <= Now())) {
+      ready.push_back(std::move(at->second.done));
+      at = actor_waiters_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  for (Done<ActorId>& done : ready) done(id);
+}
+
+absl::Status HeadCore::KillActor(ActorId actor, bool no_restart, const std::string& reason) {
+  if (actors_.Find(actor) == nullptr) return NotFound("actor {} is unknown", actor.Short());
+  StepActors(ActorKilled{actor, no_restart, reason});
+  return absl::OkStatus();
+}
+
+std::string HeadCore::ActorPendingReason(const ActorRecord& actor) const {
+  if (actor.state != ActorState::kPending && actor.state != ActorState::kRestarting) return "";
+  if (!actor.node.IsNil()) {
+    const NodeTable::Node* node = nodes_.Find(actor.node);
+    return fmt::format("starting on node {}", node == nullptr ? actor.node.Short() : node->description.name);
+  }
+  return placement_.Explain(WaitKind::kActor, Key(actor.id), view_, Now()).value_or("");
+}
+
+void HeadCore::Run(std::vector<ActorEffect> effects) {
+  for (ActorEffect& effect : effects) {
+    std::visit(
+        Overloaded{
+            [&](WantActorNode& e) {
+              const ActorRecord* actor = actors_.Find(e.actor);
+              if (actor == nullptr || actor->state == ActorState::kDead) return;
+              absl::StatusOr<scheduler::Demand> demand = FromRecord(actor->placement);
+              if (!demand.ok()) return StepActors(ActorUnplaceable{e.actor, Message(demand.status())});
+              if (const auto* bundle = std::get_if<scheduler::BundleAffinity>(&demand->strategy);
+                  bundle != nullptr && !group_specs_.contains(bundle->group)) {
+                return StepActors(ActorUnplaceable{e.actor, fmt::format("placement group {} does not exist", bundle->group.Short())});
+              }
+              WaitEntry entry{WaitKind::kActor, Key(e.actor), "actor " + (actor->name.empty() ? actor->class_name : actor->name), actor->job,
+                              std::move(*demand)};
+              if (actor->start_timeout_seconds > 0) entry.deadline = Now() + absl::Seconds(actor->start_timeout_seconds);
+              if (actor->incarnation > 0) {
+                placement_.AddLater(std::move(entry), Now() + kRefusedDelay);
+              } else if (absl::Status added = placement_.Add(std::move(entry), Now()); !added.ok()) {
+                StepActors(ActorUnplaceable{e.actor, Message(added)});
+              }
+              SchedulePass();
+            },
+            [&](DropActorNode& e) { placement_.Cancel(WaitKind::kActor, Key(e.actor)); },
+            [&](SendStartActor& e) {
+              const ActorRecord* actor = actors_.Find(e.actor);
+              if (actor != nullptr) Send(e.node, StartActor{actor->spec, e.incarnation, actor->lease});
+            },
+            [&](SendStopActor& e) { Send(e.node, StopActor{e.actor, e.incarnation, e.no_restart, e.reason}); },
+            [&](ActorChanged& e) {
+              const ActorRecord* actor = actors_.Find(e.actor);
+              if (actor == nullptr || actor->state == ActorState::kDead) {
+                if (actor != nullptr) spdlog::info("actor {} ({}) is dead: {}", actor->id.Short(), actor->class_name, actor->death_reason);
+                journal_.Write({{"actor", Key(e.actor), "", true}});
+              } else {
+                journal_.Write({{"actor", Key(e.actor), Encode(*actor)}});
+              }
+              AnswerActorWaiters(e.actor, false);
+            },
+            [&](FreeActorResources& e) {
+              (void)view_.Give(e.node, e.resources, e.bundle);
+              SchedulePass();
+            },
+        },
+        effect);
+  }
+}
+
+// ---- placement groups ---------------------------------------------------------------------------------------------------------
+
+absl::StatusOr<GroupView> HeadCore::ViewGroup(GroupId id) const {
+  auto spec = group_specs_.find(id);
+  const scheduler::GroupMachine::Group* group = groups_.Find(id);
+  if (spec == group_specs_.end() || group == nullptr) return NotFound("placement group {} does not exist, or was removed", id.Short());
+  GroupView view{spec->second};
+  view.nodes = group->nodes;
+  switch (group->state) {
+    case scheduler::GroupState::kReady: view.state = GroupView::State::kCreated; break;
+    case scheduler::GroupState::kRescheduling: view.state = GroupView::State::kRescheduling; break;
+    default: view.state = GroupView::State::kPending;
+  }
+  if (view.state != GroupView::State::kCreated) view.pending_reason = group->explanation;
+  return view;
+}
+
+void HeadCore::CreateGroup(GroupSpec spec, Done<GroupView> done) {
+  GroupId id = spec.id;
+  if (!group_specs_.contains(id)) {
+    scheduler::CreateGroup create{id, spec.demand};
+    if (absl::Status status = groups_.CheckCreate(create); !status.ok()) return done(status);
+    group_specs_[id] = std::move(spec);
+    StepGroups(create);
+    SchedulePass();
+  }
+  done(ViewGroup(id));
+}
+
+void HeadCore::WaitGroup(GroupId id, absl::Duration wait, Done<GroupView> done) {
+  absl::StatusOr<GroupView> view = ViewGroup(id);
+  if (!view.ok() || view->state == GroupView::State::kCreated || wait <= absl::ZeroDuration()) return done(std::move(view));
+  group_waiters_.emplace(id, Waiter<GroupView>{0, Now() + wait, std::move(done)});
+}
+
+void HeadCore::AnswerGroupWaiters(GroupId id, bool all_overdue) {
+  absl::StatusOr<GroupView> view = ViewGroup(id);
+  std::vector<Done<GroupView>> ready;
+  for (auto at = group_waiters_.lower_bound(id); at != group_waiters_.end() && at->first == id;) {
+    if (!view.ok() || view->state == GroupView::State::kCreated || (all_overdue && at->second.deadline <= Now())) {
+      ready.push_back(std::move(at->second.done));
+      at = group_waiters_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  for (Done<GroupView>& done : ready) done(view);
+}
+
+void HeadCore::RemoveGroup(GroupId id) {
+  if (!group_specs_.contains(id)) return;
+  StepGroups(scheduler::RemoveGroup{id});
+  FinishGroup(id);
+}
+
+void HeadCore::FinishGroup(GroupId id) {
+  if (group_specs_.erase(id) == 0) return;
+  std::erase_if(prepares_, [&](const auto& round) { return round.first.second == id; });
+  std::erase_if(commits_, [&](const auto& round) { return round.first.second == id; });
+  std::string reason = fmt::format("placement group {} was removed", id.Short());
+  for (const WaitEntry& entry : placement_.TakeGroup(id)) {
+    if (entry.kind == WaitKind::kLease) StepLeases(LeaseRefused{entry.key, reason});
+    if (entry.kind == WaitKind::kActor) StepActors(ActorUnplaceable{*ActorId::FromBytes(entry.key), reason});
+  }
+  StepLeases(LeaseGroupRemoved{id});
+  AnswerGroupWaiters(id, false);
+  SchedulePass();
+}
+
+std::vector<GroupView> HeadCore::Groups() const {
+  std::vector<GroupView> groups;
+  for (const auto& [id, spec] : group_specs_) {
+    if (absl::StatusOr<GroupView> view = ViewGroup(id); view.ok()) groups.push_back(std::move(*view));
+  }
+  return groups;
+}
+
+void HeadCore::Run(std::vector<scheduler::GroupEffect> effects) {
+  for (scheduler::GroupEffect& effect : effects) {
+    std::visit(
+        Overloaded{
+            [&](scheduler::SendPrepare& e) {
+              Round& round = prepares_[{e.node, e.group}];
+              round.attempt = e.attempt;
+              round.failed = false;
+              for (const scheduler::BundleReservation& bundle : e.bundles) {
+                ++round.outstanding[bundle.index];
+                Send(e.node, PrepareBundle{{e.group, bundle.index}, bundle.resources});
+              }
+            },
+            [&](scheduler::SendCommit& e) {
+              Round& round = commits_[{e.node, e.group}];
+              round.attempt = e.attempt;
+              round.failed = false;
+              for (int bundle : e.bundles) {
+                ++round.outstanding[bundle];
+                Send(e.node, CommitBundle{{e.group, bundle}});
+              }
+            },
+            [&](scheduler::SendReturn& e) {
+              for (int bundle : e.bundles) Send(e.node, ReturnBundle{{e.group, bundle}});
+            },
+            [&](scheduler::GroupReady& e) {
+              spdlog::info("placement group {} is ready", e.group.Short());
+              AnswerGroupWaiters(e.group, false);
+              SchedulePass();
+            },
+            [&](scheduler::GroupPending& e) { spdlog::info("placement group {} waits: {}", e.group.Short(), e.explanation); },
+            [&](scheduler::GroupRemoved& e) { FinishGroup(e.group); },
+            [&](scheduler::GroupRescheduling& e) {
+              spdlog::warn("placement group {} lost {} bundles with their node", e.group.Short(), e.bundles.size());
+            },
+            [&](scheduler::SetContended& e) { group_contended_[e.node] = e.contended; },
+        },
+        effect);
+  }
+}
+
+void HeadCore::AnsweredPrepare(NodeId node, scheduler::BundleKey bundle, bool ok, const std::string& reason, bool commit) {
+  auto& rounds = commit ? commits_ : prepares_;
+  auto at = rounds.find({node, bundle.group});
+  if (at == rounds.end()) return;
+  Round& round = at->second;
+  auto outstanding = round.outstanding.find(bundle.index);
+  if (outstanding == round.outstanding.end()) return;
+  if (--outstanding->second > 0) return;   // of an earlier attempt
+  round.outstanding.erase(outstanding);
+  if (!ok) {
+    round.failed = true;
+    round.failure = reason;
+  }
+  if (!round.outstanding.empty()) return;
+  Round finished = std::move(round);
+  rounds.erase(at);
+  GroupId group = bundle.group;
+  if (commit) {
+    if (finished.failed) StepGroups(scheduler::CommitFailed{node, group, finished.attempt, finished.failure});
+    else StepGroups(scheduler::NodeCommitted{node, group, finished.attempt});
+  } else {
+    if (finished.failed) StepGroups(scheduler::PrepareFailed{node, group, finished.attempt, finished.failure});
+    else StepGroups(scheduler::NodePrepared{node, group, finished.attempt});
+  }
+  SchedulePass();
+}
+
+void HeadCore::On(NodeId node, BundlePrepared message) { AnsweredPrepare(node, message.bundle, message.ok, message.reason, false); }
+void HeadCore::On(NodeId node, BundleCommitted message) { AnsweredPrepare(node, message.bundle, message.ok, message.reason, true); }
+
+}  // namespace argosy::head

@@ -1,0 +1,135 @@
+#pragma once
+
+// What the head's parts say to each other and, through the codec, to nodes. No wire types here: what the head only carries (a code
+// package, an actor's arguments) stays in its encoded form.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/id.h"
+#include "runtime/base/resources.h"
+#include "scheduler/demand.h"
+#include "scheduler/label_selector.h"
+
+namespace argosy::head {
+
+using ResourceMap = std::map<std::string, double>;
+using StringMap = std::map<std::string, std::string>;
+
+struct WorkerAddress {
+  WorkerId worker;
+  NodeId node;
+  std::string unix_path;
+  std::string tcp;
+};
+
+struct NodeDescription {
+  NodeId id;
+  std::string name;
+  std::string ip;
+  std::string wire_address;
+  std::string agent_address;
+  std::string hostname;
+  ResourceMap total;
+  StringMap labels;
+  bool is_head_node = false;
+  int64_t started_unix_ms = 0;
+  uint32_t pid = 0;
+};
+
+// ---- node -> head -----------------------------------------------------------------------------------------------------------
+
+struct HeldLease { LeaseId lease; WorkerAddress worker; ResourceSet resources; };
+struct HeldActor { ActorId actor; uint64_t incarnation = 0; WorkerAddress worker; };
+struct HeldBundle { scheduler::BundleKey bundle; bool committed = false; ResourceSet resources; };
+
+struct Registration {
+  NodeDescription node;
+  ResourceSet available;
+  std::vector<HeldLease> leases;
+  std::vector<HeldActor> actors;
+  std::vector<HeldBundle> bundles;
+  std::vector<std::string> jobs;   // submission ids
+};
+
+struct Heartbeat { uint64_t object_store_used = 0; uint32_t workers = 0; };
+struct BundleAvailable { scheduler::BundleKey bundle; ResourceSet available; };
+struct ResourceReport { uint64_t version = 0; ResourceSet available; uint32_t waiting_requests = 0; std::vector<BundleAvailable> bundles; };
+struct LeaseResult {
+  uint64_t request = 0;
+  LeaseId lease;
+  bool granted = false;
+  std::string refusal;
+  bool retry_elsewhere = false;
+  WorkerAddress worker;
+  std::vector<uint32_t> gpu_ids;
+};
+struct BundlePrepared { scheduler::BundleKey bundle; bool ok = false; std::string reason; };
+struct BundleCommitted { scheduler::BundleKey bundle; bool ok = false; std::string reason; };
+struct ActorStarted { ActorId actor; uint64_t incarnation = 0; WorkerAddress worker; };
+struct ActorEnded {
+  ActorId actor;
+  uint64_t incarnation = 0;
+  std::string reason;
+  bool retry_elsewhere = false;
+  bool constructor_failed = false;
+  bool intended = false;
+};
+struct WorkerDied { WorkerId worker; std::string reason; int exit_code = 0; };
+struct DriverJoined {
+  JobId job;
+  std::string submission_id;
+  WorkerAddress driver;
+  uint32_t pid = 0;
+  std::string entrypoint;
+  std::string name_space;
+};
+struct DriverLeft { JobId job; std::string reason; };
+struct JobStarted { std::string submission_id; uint32_t pid = 0; };
+struct JobStartFailed { std::string submission_id; std::string message; std::string error_type; bool retry_elsewhere = false; };
+struct JobExited { std::string submission_id; int exit_code = 0; int signal = 0; bool stopped = false; };
+struct JobLogBytes { std::string submission_id; uint64_t offset = 0; std::string data; };
+
+using FromNode = std::variant<Heartbeat, ResourceReport, LeaseResult, BundlePrepared, BundleCommitted, ActorStarted, ActorEnded, WorkerDied,
+                              DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes>;
+
+// ---- head -> node -----------------------------------------------------------------------------------------------------------
+
+struct Registered { std::string cluster_id; uint64_t epoch = 0; double heartbeat_seconds = 0; double node_timeout_seconds = 0; };
+struct Rejected { std::string reason; bool declared_dead = false; };
+struct GrantLease {
+  uint64_t request = 0;
+  LeaseId lease;
+  JobId job;
+  scheduler::Demand demand;
+  std::string code;        // encoded CodePackage
+  WorkerId holder;
+};
+struct ReleaseLease { LeaseId lease; bool worker_failed = false; };
+struct RecallLease { LeaseId lease; };
+struct PrepareBundle { scheduler::BundleKey bundle; ResourceSet resources; };
+struct CommitBundle { scheduler::BundleKey bundle; };
+struct ReturnBundle { scheduler::BundleKey bundle; };
+struct StartActor { std::string spec; uint64_t incarnation = 0; LeaseId lease; };   // encoded ActorSpec
+struct StopActor { ActorId actor; uint64_t incarnation = 0; bool no_restart = false; std::string reason; };
+struct JobEnded { JobId job; std::string reason; };
+struct StartJob {
+  std::string submission_id;
+  std::string entrypoint;
+  std::string runtime_env_json;
+  StringMap metadata;
+  LeaseId lease;           // nil: no resources were asked for
+  scheduler::Demand demand;
+};
+struct StopJob { std::string submission_id; double grace_seconds = 0; };
+struct JobLogAck { std::string submission_id; uint64_t end = 0; };
+struct JobExitAck { std::string submission_id; };
+struct NodeContended { bool contended = false; };
+
+using ToNode = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundle, CommitBundle, ReturnBundle, StartActor,
+                            StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended>;
+
+}  // namespace argosy::head
