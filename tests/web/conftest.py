@@ -1,0 +1,6 @@
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "acceptance"))
+
+from argosy_cluster import cluster  # noqa: E402,F401  (the fixture)
