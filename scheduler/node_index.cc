@@ -38,8 +38,7 @@ NodeIndex::Vertex NodeIndex::Join(const Vertex& a, const Vertex& b) {
   return joined;
 }
 
-void NodeIndex::SetLeaf(Tree& tree, size_t slot, const NodeView* node) {
-  tree.slots[slot] = node;
+NodeIndex::Vertex NodeIndex::LeafOf(const NodeView* node) {
   Vertex leaf;
   if (node != nullptr && node->alive && !node->draining) {
     leaf.available.fill(0);
@@ -49,9 +48,31 @@ void NodeIndex::SetLeaf(Tree& tree, size_t slot, const NodeView* node) {
     leaf.utilization = node->Utilization();
     leaf.last_taken = static_cast<int64_t>(node->last_taken);
   }
+  return leaf;
+}
+
+void NodeIndex::SetLeaf(Tree& tree, size_t slot, const NodeView* node) {
+  tree.slots[slot] = node;
   size_t vertex = tree.leaves + slot;
-  tree.vertices[vertex] = leaf;
+  tree.vertices[vertex] = LeafOf(node);
   for (vertex /= 2; vertex >= 1; vertex /= 2) tree.vertices[vertex] = Join(tree.vertices[2 * vertex], tree.vertices[2 * vertex + 1]);
+}
+
+void NodeIndex::Rebuild(Tree& tree) {
+  Tree rebuilt;
+  rebuilt.leaves = 2 * tree.count > tree.leaves ? 2 * tree.leaves : std::max<size_t>(1, tree.leaves);
+  rebuilt.count = tree.count;
+  rebuilt.vertices.resize(2 * rebuilt.leaves);
+  rebuilt.slots.resize(rebuilt.leaves, nullptr);
+  for (const NodeView* node : tree.slots) {
+    if (node == nullptr) continue;
+    const size_t slot = rebuilt.next_slot++;
+    places_.at(node->id).slot = slot;
+    rebuilt.slots[slot] = node;
+    rebuilt.vertices[rebuilt.leaves + slot] = LeafOf(node);
+  }
+  for (size_t i = rebuilt.leaves - 1; i >= 1; --i) rebuilt.vertices[i] = Join(rebuilt.vertices[2 * i], rebuilt.vertices[2 * i + 1]);
+  tree = std::move(rebuilt);
 }
 
 void NodeIndex::Put(const NodeView& node, bool labels_changed) {
@@ -61,22 +82,9 @@ void NodeIndex::Put(const NodeView& node, bool labels_changed) {
     place.with_gpu = node.total.Get(kGpu) > Amount();
     place.node = &node;
     Tree& tree = trees_[place.with_gpu];
-    if (tree.free_slots.empty()) {
-      // Twice as many leaves: the old tree becomes the left half.
-      Tree grown;
-      grown.leaves = std::max<size_t>(1, 2 * tree.leaves);
-      grown.vertices.resize(2 * grown.leaves);
-      grown.slots.resize(grown.leaves, nullptr);
-      for (size_t i = 0; i < tree.leaves; ++i) {
-        grown.slots[i] = tree.slots[i];
-        grown.vertices[grown.leaves + i] = tree.vertices[tree.leaves + i];
-      }
-      for (size_t i = grown.leaves - 1; i >= 1; --i) grown.vertices[i] = Join(grown.vertices[2 * i], grown.vertices[2 * i + 1]);
-      for (size_t i = tree.leaves; i < grown.leaves; ++i) grown.free_slots.insert(i);
-      tree = std::move(grown);
-    }
-    place.slot = *tree.free_slots.begin();
-    tree.free_slots.erase(tree.free_slots.begin());
+    if (tree.next_slot == tree.leaves) Rebuild(tree);
+    place.slot = tree.next_slot++;
+    ++tree.count;
     for (const auto& [name, amount] : node.total.amounts()) {
       by_resource_[name].insert(&node);
       place.resources.push_back(name);
@@ -110,7 +118,7 @@ void NodeIndex::Erase(NodeId id) {
   }
   Tree& tree = trees_[place.with_gpu];
   SetLeaf(tree, place.slot, nullptr);
-  tree.free_slots.insert(place.slot);
+  --tree.count;
   places_.erase(it);
 }
 

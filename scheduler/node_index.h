@@ -60,8 +60,9 @@ class NodeIndex {
   struct Tree {
     size_t leaves = 0;                            // a power of two, or 0
     std::vector<Vertex> vertices;                 // 1 is the root; leaf i is leaves + i
-    std::vector<const NodeView*> slots;
-    std::set<size_t> free_slots;
+    std::vector<const NodeView*> slots;           // in the order of joining, with gaps where nodes were erased
+    size_t next_slot = 0;
+    size_t count = 0;
   };
   struct Place {
     bool with_gpu = false;
@@ -75,6 +76,9 @@ class NodeIndex {
   size_t Dimension(const std::string& name);
   Need NeedOf(const ResourceSet& resources) const;
   static bool MayFit(const Vertex& vertex, const Need& need);
+  Vertex LeafOf(const NodeView* node);
+  // Closes the gaps, and doubles the leaves when more than half are in use.
+  void Rebuild(Tree& tree);
   void SetLeaf(Tree& tree, size_t slot, const NodeView* node);
   static Vertex Join(const Vertex& a, const Vertex& b);
   const NodeView* FirstBelow(const Tree& tree, size_t vertex, const Need& need, int64_t utilization_below, const Accept& accept) const;
