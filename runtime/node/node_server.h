@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +28,8 @@ struct NodeServerOptions {
   // Amounts by name. CPU, GPU and memory are found out when missing; object_store_memory is set from the next field.
   std::map<std::string, double> resources;
   std::map<std::string, std::string> labels; // node id, host name are added
+  // What CUDA_VISIBLE_DEVICES calls this node's GPUs, in order; empty: "0", "1", ...
+  std::vector<std::string> gpu_devices;
   uint64_t object_store_bytes = 0;           // 0: 30% of the memory that is available now
   std::string session_dir;                   // made when missing, with mode 0700; locked while the daemon lives
   std::string executable_dir;                // of the argosy binary: put first in a job's PATH; empty: this process's

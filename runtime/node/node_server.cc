@@ -1,0 +1,422 @@
+#include "runtime/node/node_server.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/file.h"
+#include "runtime/base/limits.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/node/client_table.h"
+#include "runtime/node/cluster_client.h"
+#include "runtime/node/demand_codec.h"
+#include "runtime/node/head_link.h"
+#include "runtime/node/health_server.h"
+#include "runtime/node/job_runner.h"
+#include "runtime/node/lease_service.h"
+#include "runtime/node/package_cache.h"
+#include "runtime/node/worker_service.h"
+#include "runtime/store/object_store.h"
+#include "runtime/transfer/code_files.h"
+#include "runtime/transfer/object_mover.h"
+#include "runtime/transfer/peers.h"
+#include "runtime/wire/address.h"
+#include "runtime/wire/connection.h"
+
+namespace argosy::node {
+namespace {
+
+constexpr size_t kSocketPathMax = 107;
+// "/w-0123456789abcdef" and the like.
+constexpr size_t kSocketNameMax = 20;
+
+std::string HostName() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+// Bytes that can be had without swapping: the smaller of what the host has and what the cgroup leaves.
+uint64_t AvailableMemory() {
+  uint64_t available = 0;
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name;
+  uint64_t kilobytes = 0;
+  std::string rest;
+  while (meminfo >> name >> kilobytes && std::getline(meminfo, rest)) {
+    if (name == "MemAvailable:") available = kilobytes * 1024;
+  }
+  auto number = [](const char* path) -> std::optional<uint64_t> {
+    std::ifstream file(path);
+    uint64_t value = 0;
+    if (file >> value) return value;
+    return std::nullopt;   // "max", or no such file
+  };
+  std::optional<uint64_t> limit = number("/sys/fs/cgroup/memory.max");
+  std::optional<uint64_t> used = number("/sys/fs/cgroup/memory.current");
+  if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
+  return available;
+}
+
+// CPUs this process may use: its affinity mask and its cgroup's quota.
+double AvailableCpus() {
+  double cpus = std::max(1u, std::thread::hardware_concurrency());
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) cpus = CPU_COUNT(&set);
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0;
+  double period = 0;
+  if (file >> quota >> period && period > 0) cpus = std::min(cpus, std::max(1.0, std::floor(quota / period)));
+  return cpus;
+}
+
+// GPUs that the kernel driver shows.
+double CountGpus() {
+  double count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) count += entry.is_directory();
+  return count;
+}
+
+}  // namespace
+
+struct NodeServer::Impl {
+  Impl(async::Loop& loop, NodeServerOptions options, Callbacks callbacks)
+      : loop(loop), options(std::move(options)), callbacks(std::move(callbacks)), heartbeat(loop) {}
+  ~Impl();
+
+  absl::Status Start();
+  absl::Status OpenSession();
+  absl::Status FindResources();
+  void MakeServices();
+  Registration MakeRegistration();
+  void OnRegistered(const Registered& registered);
+  void OnRejected(const Rejected& rejected);
+  void OnMessage(FromHead message);
+  // This node was declared dead: whatever ran here is void.
+  void StartOver(const std::string& reason);
+  void Stop(absl::Duration grace, std::function<void()> done);
+
+  async::Loop& loop;
+  NodeServerOptions options;
+  Callbacks callbacks;
+  NodeId id = NodeId::Random();
+  int64_t started_unix_ms = UnixMillis(Clock::Real().WallNow());
+  ResourceSet total;
+  std::string socket_dir;
+  bool own_socket_dir = false;      // outside the session folder
+  UniqueFd lock;
+  uint64_t heartbeat_number = 0;
+  bool stopping = false;
+
+  ClientTable clients;
+  std::unique_ptr<store::ObjectStore> store;
+  std::unique_ptr<transfer::Peers> peers;
+  std::unique_ptr<transfer::ObjectMover> mover;
+  std::unique_ptr<transfer::CodeFiles> code_files;
+  std::unique_ptr<HeadLink> head;
+  std::unique_ptr<ClusterClient> cluster;
+  std::unique_ptr<PackageCache> packages;
+  std::unique_ptr<LeaseService> leases;
+  std::unique_ptr<WorkerService> workers;
+  std::unique_ptr<JobRunner> jobs;
+  std::unique_ptr<HealthServer> health;
+  std::unique_ptr<wire::Listener> unix_listener;
+  std::unique_ptr<wire::Listener> tcp_listener;
+  std::string agent_address;
+  std::string wire_address;
+  std::string socket_path;
+  async::Timer heartbeat;
+};
+
+NodeServer::Impl::~Impl() {
+  heartbeat.Cancel();
+  unix_listener.reset();
+  tcp_listener.reset();
+  health.reset();
+  jobs.reset();
+  workers.reset();
+  leases.reset();
+  packages.reset();
+  cluster.reset();
+  head.reset();
+  std::error_code ignored;
+  if (own_socket_dir) std::filesystem::remove_all(socket_dir, ignored);
+}
+
+absl::Status NodeServer::Impl::OpenSession() {
+  if (options.session_dir.empty()) return InvalidArgument("a node daemon needs a session folder");
+  std::error_code error;
+  options.session_dir = std::filesystem::absolute(options.session_dir, error).lexically_normal().string();
+  while (options.session_dir.size() > 1 && options.session_dir.back() == '/') options.session_dir.pop_back();
+  ARGOSY_RETURN_IF_ERROR(MakeDirectories(options.session_dir, 0700));
+  std::string lock_path = options.session_dir + "/lock";
+  lock.Reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.ok()) return ErrnoStatus(errno, lock_path);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return FailedPrecondition("the session folder {} belongs to a daemon that runs", options.session_dir);
+  }
+  std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock.get(), 0) != 0 || ::pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) return ErrnoStatus(errno, lock_path);
+  ARGOSY_RETURN_IF_ERROR(MakeDirectories(options.session_dir + "/logs", 0700));
+  socket_dir = options.session_dir + "/sock";
+  if (socket_dir.size() + kSocketNameMax > kSocketPathMax) {
+    char pattern[] = "/tmp/argosy-XXXXXX";
+    if (::mkdtemp(pattern) == nullptr) return ErrnoStatus(errno, "a folder for sockets in /tmp");
+    socket_dir = pattern;
+    own_socket_dir = true;
+  }
+  ARGOSY_RETURN_IF_ERROR(MakeDirectories(socket_dir, 0700));
+  struct stat info;
+  if (::stat(socket_dir.c_str(), &info) != 0) return ErrnoStatus(errno, socket_dir);
+  if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
+    return FailedPrecondition("the folder {} must belong to this user alone (mode 0700)", socket_dir);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NodeServer::Impl::FindResources() {
+  if (!options.resources.contains(kCpu)) options.resources[kCpu] = AvailableCpus();
+  if (!options.resources.contains(kGpu)) options.resources[kGpu] = CountGpus();
+  uint64_t memory = AvailableMemory();
+  if (options.object_store_bytes == 0) options.object_store_bytes = std::max<uint64_t>(memory / 10 * 3, 64 << 20);
+  if (!options.resources.contains(kMemory)) {
+    options.resources[kMemory] = static_cast<double>(memory - std::min(memory, options.object_store_bytes));
+  }
+  options.resources[kObjectStoreMemory] = static_cast<double>(options.object_store_bytes);
+  ARGOSY_ASSIGN_OR_RETURN(total, ResourceSet::FromMap(options.resources));
+  if (options.name.empty()) options.name = HostName();
+  options.labels["argosy.io/node-id"] = id.Hex();
+  options.labels.emplace("argosy.io/hostname", HostName());
+  return absl::OkStatus();
+}
+
+absl::Status NodeServer::Impl::Start() {
+  ARGOSY_RETURN_IF_ERROR(OpenSession());
+  ARGOSY_RETURN_IF_ERROR(FindResources());
+  if (options.executable_dir.empty()) {
+    std::error_code error;
+    options.executable_dir = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+  }
+  ARGOSY_ASSIGN_OR_RETURN(store, store::ObjectStore::Open(loop, {.size = options.object_store_bytes, .door_path = socket_dir + "/store"}));
+  wire::Identity self{wire::Role::kNode, std::string(id.Bytes())};
+  wire::ListenOptions listen{.self = self, .token = options.token};
+  auto accepted = [this](std::shared_ptr<wire::Connection> connection) {
+    if (stopping) return connection->Close(Unavailable("the node daemon stops"));
+    workers->Accept(std::move(connection));
+  };
+  ARGOSY_ASSIGN_OR_RETURN(tcp_listener, wire::Listener::Tcp(loop, options.ip, options.wire_port, listen, accepted));
+  ARGOSY_ASSIGN_OR_RETURN(unix_listener, wire::Listener::Unix(loop, socket_dir + "/node", listen, accepted));
+  ARGOSY_ASSIGN_OR_RETURN(health, HealthServer::Start(loop, options.ip, options.agent_port));
+  wire_address = tcp_listener->address();
+  socket_path = unix_listener->address();
+  agent_address = wire::JoinHostPort(options.ip, health->port());
+  peers = std::make_unique<transfer::Peers>(loop, wire::ConnectOptions{.self = self, .token = options.token});
+  code_files = std::make_unique<transfer::CodeFiles>(loop, *peers, transfer::CodeFilesOptions{.folder = options.session_dir + "/code"});
+  cluster = std::make_unique<ClusterClient>(loop, ClusterClientOptions{.address = options.head_address, .token = options.token});
+  packages = std::make_unique<PackageCache>(loop, *cluster, options.session_dir + "/packages");
+  head = std::make_unique<HeadLink>(loop, HeadLinkOptions{.address = options.head_address, .token = options.token},
+                                    HeadLink::Callbacks{
+                                        .registration = [this] { return MakeRegistration(); },
+                                        .registered = [this](const Registered& registered) { OnRegistered(registered); },
+                                        .rejected = [this](const Rejected& rejected) { OnRejected(rejected); },
+                                        .lost = [this] { leases->SetHeadConnected(false); },
+                                        .message = [this](FromHead message) { OnMessage(std::move(message)); },
+                                        .refused =
+                                            [this](const absl::Status& why) {
+                                              if (callbacks.fatal) callbacks.fatal(why);
+                                            },
+                                    });
+  MakeServices();
+  jobs = std::make_unique<JobRunner>(
+      JobRunner::Parts{
+          .loop = loop,
+          .packages = *packages,
+          .send = [this](ToHead message) { head->Send(std::move(message)); },
+          .send_now = [this](ToHead message) { return head->SendNow(std::move(message)); },
+          .grant = [this](LeaseId lease, const wire::Demand& demand) -> absl::StatusOr<std::vector<uint32_t>> {
+            ARGOSY_ASSIGN_OR_RETURN(scheduler::Demand parsed, ParseDemand(demand));
+            ARGOSY_ASSIGN_OR_RETURN(std::vector<uint32_t> gpu_ids, leases->machine().GrantEntrypoint(lease, parsed));
+            leases->Apply({});   // reports what is left
+            return gpu_ids;
+          },
+          .release = [this](LeaseId lease) { leases->Apply(leases->machine().ReleaseEntrypoint(lease, Clock::Real().Now())); },
+      },
+      JobRunnerOptions{.log_dir = options.session_dir + "/logs",
+                       .head_address = options.head_address,
+                       .node_socket = socket_path,
+                       .executable_dir = options.executable_dir,
+                       .gpu_devices = options.gpu_devices});
+  head->Start();
+  spdlog::info("node {} ({}): {} at {}, session {}", options.name, id.Short(), total.ToString(), wire_address, options.session_dir);
+  return absl::OkStatus();
+}
+
+void NodeServer::Impl::MakeServices() {
+  mover = std::make_unique<transfer::ObjectMover>(loop, *store, *peers, transfer::ObjectMoverOptions{.self = id});
+  WorkerProcessesOptions processes;
+  processes.log_dir = options.session_dir + "/logs";
+  processes.socket_dir = socket_dir;
+  processes.gpu_devices = options.gpu_devices;
+  processes.startup.node_socket = socket_path;
+  processes.startup.token = options.token.text();
+  processes.startup.tcp_host = options.ip;
+  processes.startup.node = id;
+  processes.startup.session_dir = options.session_dir;
+  leases = std::make_unique<LeaseService>(
+      LeaseService::Parts{.loop = loop, .head = *head, .cluster = *cluster, .code_files = *code_files, .store = *store, .clients = clients},
+      LeaseMachineOptions{.node = id,
+                          .total = total,
+                          .labels = options.labels,
+                          .worker_start_timeout = options.worker_start_timeout,
+                          .worker_idle_timeout = options.worker_idle_timeout},
+      std::move(processes));
+  wire::WorkerRegistered self;
+  self.node = id;
+  self.node_name = options.name;
+  self.node_ip = options.ip;
+  self.wire_address = wire_address;
+  self.session_dir = options.session_dir;
+  self.store_door = store->door_path();
+  self.arena_size = store->arena_size();
+  self.head_address = options.head_address;
+  self.code_source_address = wire_address;
+  self.token = options.token.text();
+  self.tcp_host = options.ip;
+  workers = std::make_unique<WorkerService>(WorkerService::Parts{.loop = loop,
+                                                                 .head = *head,
+                                                                 .cluster = *cluster,
+                                                                 .leases = *leases,
+                                                                 .store = *store,
+                                                                 .mover = *mover,
+                                                                 .code_files = *code_files,
+                                                                 .clients = clients},
+                                            std::move(self), socket_dir);
+}
+
+Registration NodeServer::Impl::MakeRegistration() {
+  Registration registration;
+  registration.node.node = id;
+  registration.node.name = options.name;
+  registration.node.ip = options.ip;
+  registration.node.wire_address = wire_address;
+  registration.node.resources_total = total.ToMap();
+  registration.node.resources_available = leases->machine().ledger().Available().ToMap();
+  registration.node.labels = options.labels;
+  registration.node.is_head_node = options.is_head_node;
+  registration.agent_address = agent_address;
+  registration.hostname = HostName();
+  registration.pid = static_cast<uint32_t>(::getpid());
+  registration.started_unix_ms = started_unix_ms;
+  registration.leases = leases->machine().HeldLeases();
+  registration.actors = leases->machine().HeldActors();
+  registration.job_submission_ids = jobs->SubmissionIds();
+  registration.bundles = leases->HeldBundles();
+  return registration;
+}
+
+void NodeServer::Impl::OnRegistered(const Registered& registered) {
+  spdlog::info("registered at the head {} of cluster {} (epoch {})", options.head_address, registered.cluster_id, registered.epoch);
+  double seconds = registered.heartbeat_seconds > 0 ? registered.heartbeat_seconds : absl::ToDoubleSeconds(kHeartbeatPeriod);
+  heartbeat.Every(absl::Seconds(seconds), [this] {
+    head->SendNow(Heartbeat{++heartbeat_number, store->used(), static_cast<uint32_t>(leases->workers())});
+  });
+  head->SendNow(leases->Resources());
+  // A head that has restarted knows the drivers no more; for any other a repeat changes nothing.
+  workers->ReportDrivers();
+  leases->SetHeadConnected(true);
+  jobs->OnStream();
+  if (callbacks.registered) callbacks.registered();
+}
+
+void NodeServer::Impl::OnRejected(const Rejected& rejected) {
+  if (!rejected.declared_dead) {
+    if (callbacks.fatal) callbacks.fatal(FailedPrecondition("the head refused this node: {}", rejected.reason));
+    return;
+  }
+  StartOver(rejected.reason);
+}
+
+void NodeServer::Impl::StartOver(const std::string& reason) {
+  spdlog::error("the head had declared this node dead ({}): its workers are killed, and it registers under a new id", reason);
+  jobs->KillAll();
+  workers->CloseAll("its node was declared dead by the head");
+  workers.reset();
+  leases.reset();   // kills the workers
+  mover.reset();
+  id = NodeId::Random();
+  options.labels["argosy.io/node-id"] = id.Hex();
+  MakeServices();
+  head->Restart();
+}
+
+void NodeServer::Impl::OnMessage(FromHead message) {
+  struct Visitor {
+    Impl& impl;
+    void operator()(const Registered&) {}
+    void operator()(const Rejected&) {}
+    void operator()(const GrantLease& m) { impl.leases->OnMessage(m); }
+    void operator()(const ReleaseLease& m) { impl.leases->Step(LeaseReturned{m.lease, m.worker_failed}); }
+    void operator()(const RecallLease& m) { impl.leases->Step(RecallAsked{m.lease}); }
+    void operator()(const PrepareBundle& m) { impl.leases->OnMessage(m); }
+    void operator()(const CommitBundle& m) { impl.leases->OnMessage(m); }
+    void operator()(const ReturnBundle& m) { impl.leases->Step(BundleReturned{m.bundle}); }
+    void operator()(const StartActor& m) { impl.leases->OnMessage(m); }
+    void operator()(const StopActor& m) { impl.leases->Step(ActorStopAsked{m}); }
+    void operator()(const JobEnded& m) {
+      impl.leases->Step(JobGone{m.job, m.reason});
+      impl.store->JobGone(m.job);
+    }
+    void operator()(const StartJob& m) { impl.jobs->Start(m); }
+    void operator()(const StopJob& m) { impl.jobs->Stop(m); }
+    void operator()(const JobLogAck& m) { impl.jobs->OnAck(m); }
+    void operator()(const JobExitAck& m) { impl.jobs->OnExitAck(m); }
+    void operator()(const NodeContended& m) { impl.leases->Step(ContendedSet{m.contended}); }
+  };
+  if (stopping && (std::holds_alternative<GrantLease>(message) || std::holds_alternative<StartActor>(message) ||
+                   std::holds_alternative<StartJob>(message) || std::holds_alternative<PrepareBundle>(message))) {
+    return;   // the end of the stream says the rest
+  }
+  std::visit(Visitor{*this}, message);
+}
+
+void NodeServer::Impl::Stop(absl::Duration grace, std::function<void()> done) {
+  stopping = true;
+  unix_listener.reset();
+  tcp_listener.reset();
+  // Workers leave when their connection ends; whatever is left is killed when the daemon is destroyed.
+  jobs->StopAll(grace, [this, done = std::move(done)] {
+    workers->CloseAll("the node daemon stops");
+    loop.Post(done);
+  });
+}
+
+NodeServer::NodeServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+NodeServer::~NodeServer() = default;
+
+absl::StatusOr<std::unique_ptr<NodeServer>> NodeServer::Start(async::Loop& loop, NodeServerOptions options, Callbacks callbacks) {
+  auto impl = std::make_unique<Impl>(loop, std::move(options), std::move(callbacks));
+  ARGOSY_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<NodeServer>(new NodeServer(std::move(impl)));
+}
+
+void NodeServer::Stop(absl::Duration grace, std::function<void()> done) { impl_->Stop(grace, std::move(done)); }
+NodeId NodeServer::id() const { return impl_->id; }
+const std::string& NodeServer::wire_address() const { return impl_->wire_address; }
+const std::string& NodeServer::socket_path() const { return impl_->socket_path; }
+const std::string& NodeServer::agent_address() const { return impl_->agent_address; }
+
+}  // namespace argosy::node

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/async/loop.h"
+#include "runtime/base/id.h"
+#include "runtime/node/process.h"
+#include "runtime/transfer/code_files.h"
+#include "runtime/wire/messages.h"
+#include "runtime/wire/startup.h"
+
+namespace argosy::node {
+
+struct WorkerProcessesOptions {
+  std::string log_dir;
+  std::string socket_dir;                    // of the workers' own sockets
+  std::vector<std::string> gpu_devices;      // names for CUDA_VISIBLE_DEVICES by GPU number; missing ones are the number
+  wire::StartupBlock startup;                // what all have in common
+};
+
+// The worker processes of this node: starts each with its driver's code and argv, its start-up block in an inherited pipe, its output in
+// <log_dir>/worker-<id>.{out,err}, and tells how it ended.
+//
+// Thread:   the loop's.
+// Lifetime: the loop and the code files outlive it; destroying it kills all.
+// Failure:  a worker that cannot be started ends, with the reason.
+class WorkerProcesses {
+ public:
+  struct End { WorkerId worker; std::string reason; int exit_code = 0; };
+  using Ended = std::function<void(const End& end)>;
+  WorkerProcesses(async::Loop& loop, transfer::CodeFiles& code_files, WorkerProcessesOptions options, Ended ended);
+  ~WorkerProcesses();
+
+  // The code's files are fetched first when they are not here.
+  void Start(WorkerId worker, const wire::CodePackage& code, const std::vector<uint32_t>& gpu_ids);
+  // `reason` becomes the reason of its end. Unknown workers: nothing.
+  void Kill(WorkerId worker, const std::string& reason);
+  // Its reason, when it ends by itself.
+  void ExpectEnd(WorkerId worker, const std::string& reason);
+  // The worker whose start-up block has this number and whose process is `pid`; it has now registered.
+  std::optional<WorkerId> Register(uint64_t startup_number, uint32_t pid);
+
+  size_t size() const { return children_.size(); }
+  void SetNode(NodeId node) { options_.startup.node = node; }
+
+ private:
+  struct Child {
+    uint64_t startup_number = 0;
+    std::unique_ptr<Process> process;   // null while the code is fetched
+    std::string kill_reason;
+    bool registered = false;
+    std::string error_log;
+  };
+  absl::Status Spawn(WorkerId worker, Child& child, const wire::CodePackage& code, const transfer::CodeFiles::Located& located,
+                     const std::vector<uint32_t>& gpu_ids);
+  void OnEnd(WorkerId worker, const ProcessEnd& end);
+  void Fail(WorkerId worker, const std::string& reason);
+
+  async::Loop& loop_;
+  transfer::CodeFiles& code_files_;
+  WorkerProcessesOptions options_;
+  Ended ended_;
+  std::unordered_map<WorkerId, Child> children_;
+  uint64_t next_startup_number_ = 1;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace argosy::node

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "runtime/async/loop.h"
+#include "runtime/node/client_table.h"
+#include "runtime/node/cluster_client.h"
+#include "runtime/node/head_link.h"
+#include "runtime/node/lease_service.h"
+#include "runtime/node/process.h"
+#include "runtime/store/object_store.h"
+#include "runtime/transfer/code_files.h"
+#include "runtime/transfer/object_mover.h"
+#include "runtime/wire/connection.h"
+
+namespace argosy::node {
+
+// Answers the framed connections of workers, drivers and other nodes.
+//
+// Thread:   the loop's.
+// Lifetime: the parts outlive it.
+// Failure:  a bad request gets an error reply; a bad notice is logged and ignored.
+class WorkerService {
+ public:
+  struct Parts {
+    async::Loop& loop;
+    HeadLink& head;
+    ClusterClient& cluster;
+    LeaseService& leases;
+    store::ObjectStore& store;
+    transfer::ObjectMover& mover;
+    transfer::CodeFiles& code_files;
+    ClientTable& clients;
+  };
+  // `self`: what every registered process is told; job and namespace are added. `socket_dir`: of drivers' own sockets.
+  WorkerService(Parts parts, wire::WorkerRegistered self, std::string socket_dir);
+  ~WorkerService();
+
+  void Accept(std::shared_ptr<wire::Connection> connection);
+  // Jobs of drivers on this node, for the head after it has restarted.
+  void ReportDrivers();
+  // Closes the connections of workers and drivers.
+  void CloseAll(const std::string& reason);
+
+ private:
+  using ClientPointer = std::shared_ptr<Client>;
+  struct Driver {
+    JobId job;
+    WorkerId worker;
+    wire::WorkerAddress address;
+    std::string submission_id;
+    std::string entrypoint;
+    std::string ns;
+    uint32_t pid = 0;
+    bool connected = false;
+    std::unique_ptr<ProcessWatch> watch;
+    std::unique_ptr<async::Timer> grace;
+  };
+
+  void OnRequest(const ClientPointer& client, wire::Call call);
+  void OnNotice(const ClientPointer& client, wire::Method method, const std::string& body);
+  void OnClosed(const ClientPointer& client);
+
+  void RegisterWorker(const ClientPointer& client, wire::Call call);
+  void RegisterDriver(const ClientPointer& client, wire::Call call);
+  void DriverEnded(JobId job, const std::string& reason);
+  DriverJoined Joined(const Driver& driver) const;
+
+  void CreateObject(const ClientPointer& client, wire::Call call);
+  void SealObject(const ClientPointer& client, wire::Call call);
+  void GetObject(const ClientPointer& client, wire::Call call);
+  struct Getting;
+  void TryGet(const std::shared_ptr<Getting>& getting);
+  void DeleteObjects(const wire::DeleteObjects& message);
+  void CreateActor(const ClientPointer& client, wire::Call call);
+
+  // Decodes, calls `forward(message, done)`, answers with what `done` is given.
+  template <class Message, class Forward>
+  void Forwarded(wire::Call call, Forward&& forward);
+
+  Parts parts_;
+  wire::WorkerRegistered self_;
+  std::string socket_dir_;
+  std::map<JobId, Driver> drivers_;
+  std::unordered_map<JobId, std::string> namespaces_;   // of jobs whose driver is elsewhere
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace argosy::node
