@@ -30,9 +30,10 @@ class Actor {
     using S = internal::Signature<decltype(Method)>;
     static_assert(S::kKnown, "Call<&Class::Method> takes a member function; choose an overload by static_cast");
     static_assert(std::is_base_of_v<typename S::Class, T>, "the method is not of this actor's class");
-    static_cast<void>(internal::Registered<Method>::registered);
+    using Function = internal::Registered<Method, T>;
+    static_cast<void>(Function::registered);
     using Result = internal::Carried<typename S::Result>;
-    return ObjectRef<Result>(internal::SubmitCall(id_, internal::Registered<Method>::Entry(), options,
+    return ObjectRef<Result>(internal::SubmitCall(id_, Function::Entry(), options,
                                                   internal::ArgumentsFor<Method>(std::forward<A>(arguments)...)));
   }
 

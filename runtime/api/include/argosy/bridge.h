@@ -24,11 +24,12 @@ namespace argosy::internal {
 // The result cell that a ref points at. The last copy tells the runtime.
 using CellPtr = std::shared_ptr<worker::Cell>;
 
-// A value on its way into the runtime. `buffers` may point at the caller's memory until the call that takes this returns.
+// A value on its way into the runtime. `buffers` may point at the caller's memory until the call that takes this returns; `refs` keeps
+// the objects whose refs the value holds until they are counted.
 struct EncodedValue {
   std::string body;
   std::vector<Buffer> buffers;
-  std::vector<ObjectId> refs;
+  std::vector<CellPtr> refs;
 };
 
 // A value to decode, in place; `owner` keeps its bytes.
@@ -81,6 +82,8 @@ bool IsReady(const CellPtr& cell);
 void CancelCell(const CellPtr& cell, bool force);
 ObjectId IdOf(const CellPtr& cell);
 
+// Where EncodeRef of this thread puts the refs that it meets; returns what was set before.
+std::vector<CellPtr>* CollectRefs(std::vector<CellPtr>* into);
 void EncodeRef(Encoder& encoder, const CellPtr& cell);
 CellPtr DecodeRef(Decoder& decoder);
 // Non-null where decoding may make refs.
@@ -91,10 +94,14 @@ EncodedValue EncodeValue(const T& value) {
   EncodedValue encoded;
   Encoder encoder(encoded.body);
   encoder.refs_allowed = true;
+  struct Collecting {
+    explicit Collecting(std::vector<CellPtr>* into) : before(CollectRefs(into)) {}
+    ~Collecting() { CollectRefs(before); }
+    std::vector<CellPtr>* before;
+  } collecting(&encoded.refs);
   encoder.Write(value);
   if (!encoder.error.empty()) throw RuntimeError(encoder.error);
   encoded.buffers = std::move(encoder.buffers);
-  encoded.refs = std::move(encoder.refs);
   return encoded;
 }
 

@@ -94,13 +94,14 @@ struct Apply<std::tuple<P...>, Call> {
   }
 };
 
-template <auto F>
+// `Object` is the actor's own class: the method may be of a base. void for plain functions.
+template <auto F, class Object>
 void InvokeFunction(Invocation& invocation) {
   using S = Signature<decltype(F)>;
   using Result = typename S::Result;
   auto call = [&](auto&&... argument) -> decltype(auto) {
-    if constexpr (std::is_void_v<typename S::Class>) return F(std::forward<decltype(argument)>(argument)...);
-    else return (static_cast<typename S::Class*>(invocation.instance)->*F)(std::forward<decltype(argument)>(argument)...);
+    if constexpr (std::is_void_v<Object>) return F(std::forward<decltype(argument)>(argument)...);
+    else return (static_cast<Object*>(invocation.instance)->*F)(std::forward<decltype(argument)>(argument)...);
   };
   using Run = Apply<typename S::Parameters, decltype(call)&>;
   if constexpr (std::is_void_v<Result>) {
@@ -123,23 +124,34 @@ void InvokeConstructor(Invocation& invocation) {
 }
 
 // One per function; its initialiser runs before main in every process that has the code.
-template <auto F>
+template <auto F, class Object = typename Signature<decltype(F)>::Class>
 struct Registered {
   static FunctionEntry& Entry() {
-    static FunctionEntry entry{fmt::format("{} : {}", ValueName<F>(), TypeName<decltype(F)>()), std::string(ValueName<F>()),
-                               &InvokeFunction<F>};
+    static FunctionEntry entry = [] {
+      FunctionEntry made;
+      made.name = fmt::format("{} : {}", ValueName<F>(), TypeName<decltype(F)>());
+      if constexpr (!std::is_same_v<Object, typename Signature<decltype(F)>::Class>) made.name += fmt::format(" of {}", TypeName<Object>());
+      made.readable = std::string(ValueName<F>());
+      made.invoke = &InvokeFunction<F, Object>;
+      return made;
+    }();
     return entry;
   }
   static const bool registered;
 };
-template <auto F>
-const bool Registered<F>::registered = (RegisterFunction(Registered<F>::Entry()), true);
+template <auto F, class Object>
+const bool Registered<F, Object>::registered = (RegisterFunction(Registered<F, Object>::Entry()), true);
 
 template <class Class, class... A>
 struct RegisteredConstructor {
   static FunctionEntry& Entry() {
-    static FunctionEntry entry{fmt::format("new {} : {}", TypeName<Class>(), TypeName<std::tuple<A...>>()),
-                               fmt::format("{}::{}", TypeName<Class>(), TypeName<Class>()), &InvokeConstructor<Class, A...>};
+    static FunctionEntry entry = [] {
+      FunctionEntry made;
+      made.name = fmt::format("new {} : {}", TypeName<Class>(), TypeName<std::tuple<A...>>());
+      made.readable = fmt::format("constructor of {}", TypeName<Class>());
+      made.invoke = &InvokeConstructor<Class, A...>;
+      return made;
+    }();
     return entry;
   }
   static const bool registered;

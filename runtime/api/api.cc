@@ -1,0 +1,364 @@
+// The bridge under the templates, and what needs no templates.
+
+#include <algorithm>
+#include <mutex>
+
+#include "argosy/argosy.h"
+#include "runtime/api/process.h"
+#include "runtime/base/status.h"
+
+namespace argosy {
+namespace internal {
+namespace {
+
+std::mutex core_mutex;
+std::shared_ptr<worker::Core>& CoreSlot() {
+  static auto* slot = new std::shared_ptr<worker::Core>();
+  return *slot;
+}
+
+thread_local std::vector<CellPtr>* collecting = nullptr;
+
+template <class T>
+T OrThrow(absl::StatusOr<T> result) {
+  if (!result.ok()) Throw(result.status());
+  return std::move(*result);
+}
+
+worker::OutgoingValue Outgoing(EncodedValue value) { return {std::move(value.body), std::move(value.buffers), std::move(value.refs)}; }
+
+std::vector<worker::OutgoingArgument> Outgoing(std::vector<OutgoingArgument> arguments) {
+  std::vector<worker::OutgoingArgument> out;
+  out.reserve(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    OutgoingArgument& argument = arguments[i];
+    out.push_back({std::move(argument.ref), Outgoing(std::move(argument.value))});
+  }
+  return out;
+}
+
+wire::Demand DemandOf(const Resources& resources, const LabelSelector& labels, const Placement& strategy, const std::optional<GroupId>& group,
+                      int bundle_index) {
+  wire::Demand demand;
+  for (const auto& [name, amount] : resources) {
+    if (!(amount >= 0)) throw RuntimeError(fmt::format("resource {}: {} is not an amount; it must be 0 or more", name, amount));
+    if (amount > 0) demand.resources[name] = amount;
+  }
+  demand.label_selector = labels;
+  if (group) {
+    demand.strategy = wire::BundleAffinity{*group, bundle_index};
+  } else if (std::holds_alternative<Spread>(strategy)) {
+    demand.strategy = wire::SpreadStrategy{};
+  } else if (const OnNode* on = std::get_if<OnNode>(&strategy)) {
+    demand.strategy = wire::NodeAffinity{on->node, on->soft};
+  }
+  return demand;
+}
+
+double Seconds(Timeout timeout) { return timeout.IsInfinite() ? 0 : std::max(0.001, absl::ToDoubleSeconds(timeout.duration())); }
+
+}  // namespace
+
+std::shared_ptr<worker::Core> CurrentCore() {
+  std::lock_guard lock(core_mutex);
+  if (!CoreSlot()) throw RuntimeError("no cluster: call argosy::Connect first");
+  return CoreSlot();
+}
+void SetCurrentCore(std::shared_ptr<worker::Core> core) {
+  std::lock_guard lock(core_mutex);
+  CoreSlot() = std::move(core);
+}
+
+void Throw(const wire::ErrorInfo& error) {
+  std::string text = error.where.empty() ? error.message : fmt::format("{}: {}", error.where, error.message);
+  switch (error.kind) {
+    case wire::ErrorInfo::kTask: throw TaskError(error.type, error.message, error.where);
+    case wire::ErrorInfo::kActorDied: throw ActorDiedError(text);
+    case wire::ErrorInfo::kObjectLost: throw ObjectLostError(text);
+    case wire::ErrorInfo::kOwnerDied: throw OwnerDiedError(text);
+    case wire::ErrorInfo::kOutOfMemory: throw OutOfMemoryError(text);
+    case wire::ErrorInfo::kCancelled: throw CancelledError(text);
+    case wire::ErrorInfo::kUnschedulable: throw UnschedulableError(text);
+    case wire::ErrorInfo::kWorkerDied: throw WorkerDiedError(text);
+    case wire::ErrorInfo::kRuntime: throw RuntimeError(text);
+    case wire::ErrorInfo::kActorUnavailable: throw ActorUnavailableError(text);
+    case wire::ErrorInfo::kPendingCallsFull: throw PendingCallsFullError(text);
+  }
+  throw RuntimeError(text);
+}
+
+void Throw(const absl::Status& status) {
+  std::string text = Message(status);
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound: throw NotFoundError(text);
+    case absl::StatusCode::kDeadlineExceeded: throw GetTimeoutError(text);
+    case absl::StatusCode::kCancelled: throw CancelledError(text);
+    case absl::StatusCode::kResourceExhausted: throw OutOfMemoryError(text);
+    default: throw RuntimeError(text);
+  }
+}
+
+absl::Time DeadlineOf(Timeout timeout) { return timeout.IsInfinite() ? absl::InfiniteFuture() : absl::Now() + timeout.duration(); }
+
+// ---- refs -------------------------------------------------------------------------------------------------------------------
+
+std::vector<CellPtr>* CollectRefs(std::vector<CellPtr>* into) { return std::exchange(collecting, into); }
+
+void EncodeRef(Encoder& encoder, const CellPtr& cell) {
+  if (!encoder.refs_allowed || collecting == nullptr) {
+    encoder.error = "an ObjectRef can travel only inside an argument, a result or a Put value";
+    return encoder.writer.Nil();
+  }
+  if (!cell) return encoder.writer.Nil();
+  encoder.refs.push_back(cell->state().id);
+  collecting->push_back(cell);
+  encoder.Write(cell->reference());
+}
+
+CellPtr DecodeRef(Decoder& decoder) {
+  if (decoder.reader.TryNil()) return nullptr;
+  wire::Reference reference;
+  decoder.Read(reference);
+  if (!decoder.reader.ok()) return nullptr;
+  if (decoder.ref_context == nullptr) {
+    decoder.reader.Fail("an ObjectRef where none can be counted");
+    return nullptr;
+  }
+  return static_cast<worker::Core*>(decoder.ref_context)->MakeHandle(reference.object, reference.owner);
+}
+
+void* RefContext() { return CurrentCore().get(); }
+
+ObjectId IdOf(const CellPtr& cell) { return cell ? cell->state().id : ObjectId(); }
+
+bool IsReady(const CellPtr& cell) { return cell && cell->state().is_ready(); }
+
+CellPtr PutValue(EncodedValue value) { return OrThrow(CurrentCore()->Put(Outgoing(std::move(value)))); }
+
+ValueView FetchValue(const CellPtr& cell, Timeout timeout) {
+  if (!cell) throw RuntimeError("this ObjectRef refers to nothing");
+  worker::Fetched fetched = CurrentCore()->Fetch(cell, DeadlineOf(timeout));
+  if (fetched.kind == worker::Fetched::kTimeout) {
+    throw GetTimeoutError(fmt::format("object {} is not there after {}", cell->state().id.Short(),
+                                      ToStd(absl::FormatDuration(timeout.duration()))));
+  }
+  if (fetched.kind == worker::Fetched::kError) Throw(fetched.error);
+  return {fetched.value.body, std::move(fetched.value.buffers), std::move(fetched.value.owner)};
+}
+
+std::vector<bool> WaitForCells(const std::vector<CellPtr>& cells, size_t count, Timeout timeout) {
+  for (const CellPtr& cell : cells) {
+    if (!cell) throw RuntimeError("an ObjectRef given to Wait refers to nothing");
+  }
+  if (count > cells.size()) throw RuntimeError(fmt::format("Wait for {} of {} refs", count, cells.size()));
+  return OrThrow(CurrentCore()->Wait(cells, count, DeadlineOf(timeout)));
+}
+
+void CancelCell(const CellPtr& cell, bool force) {
+  if (cell) CurrentCore()->Cancel(cell, force);
+}
+
+// ---- tasks and actors -------------------------------------------------------------------------------------------------------
+
+CellPtr SubmitTask(const FunctionEntry& function, const TaskOptions& options, std::vector<OutgoingArgument> arguments) {
+  worker::TaskRequest request;
+  request.function = function.name;
+  request.readable = options.name.empty() ? function.readable : options.name;
+  request.demand = DemandOf(options.resources, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
+  request.max_retries = options.max_retries;
+  request.deadline_seconds = Seconds(options.deadline);
+  return OrThrow(CurrentCore()->SubmitTask(request, Outgoing(std::move(arguments))));
+}
+
+CellPtr SubmitCall(ActorId actor, const FunctionEntry& function, const CallOptions& options, std::vector<OutgoingArgument> arguments) {
+  return OrThrow(CurrentCore()->SubmitCall(actor, function.name, options.name.empty() ? function.readable : options.name,
+                                           Outgoing(std::move(arguments))));
+}
+
+ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_name, const ActorOptions& options,
+                    std::vector<OutgoingArgument> arguments) {
+  if (options.detached && options.name.empty()) throw RuntimeError("a detached actor needs a name: nobody could find it");
+  if (options.max_concurrency < 1) throw RuntimeError(fmt::format("max_concurrency is {}; it must be 1 or more", options.max_concurrency));
+  worker::ActorRequest request;
+  wire::ActorSpec& spec = request.spec;
+  spec.class_name = class_name;
+  spec.creator = constructor.name;
+  spec.name = options.name;
+  spec.ns = options.ns;
+  spec.get_if_exists = options.get_if_exists;
+  spec.detached = options.detached;
+  // Without given resources an actor is placed as if it took a CPU, so that actors spread, but holds none while it runs.
+  Resources placing = options.resources.empty() ? Resources{{"CPU", 1}} : options.resources;
+  spec.placement = DemandOf(placing, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
+  if (!options.resources.empty()) spec.running_resources = spec.placement.resources;
+  spec.max_restarts = options.max_restarts;
+  spec.max_task_retries = options.max_task_retries;
+  spec.max_concurrency = options.max_concurrency;
+  spec.start_timeout_seconds = Seconds(options.deadline);
+  request.acknowledged = !options.name.empty() || options.detached;
+  return OrThrow(CurrentCore()->CreateActor(std::move(request), Outgoing(std::move(arguments))));
+}
+
+ActorId FindActor(const std::string& name, const std::string& ns) {
+  std::shared_ptr<worker::Core> core = CurrentCore();
+  wire::ResolveActor message;
+  message.name = name;
+  message.ns = ns.empty() ? core->ns() : ns;
+  absl::StatusOr<wire::ActorInfo> info = core->CallNode(message);
+  if (!info.ok()) {
+    if (absl::IsNotFound(info.status())) throw NotFoundError(fmt::format("no actor is named \"{}\" in namespace \"{}\"", name, message.ns));
+    Throw(info.status());
+  }
+  if (info->state == wire::ActorInfo::kDead) throw NotFoundError(fmt::format("the actor named \"{}\" is dead: {}", name, info->death_reason));
+  return info->actor;
+}
+
+void KillActor(ActorId actor, bool no_restart) {
+  wire::KillActor message;
+  message.actor = actor;
+  message.no_restart = no_restart;
+  message.reason = "killed by argosy::Kill";
+  OrThrow(CurrentCore()->CallNode(message));
+}
+
+}  // namespace internal
+
+using internal::CurrentCore;
+
+void Exit() {
+  if (CurrentCore()->actor().IsNil()) throw RuntimeError("argosy::Exit is for actors: this process is none");
+  throw internal::ExitActor();
+}
+
+// ---- groups -----------------------------------------------------------------------------------------------------------------
+
+PlacementGroup CreatePlacementGroup(const PlacementGroupOptions& options) {
+  if (options.bundles.empty()) throw RuntimeError("a placement group needs at least one bundle");
+  wire::CreateGroup message;
+  message.group = GroupId::Random();
+  message.name = options.name;
+  message.strategy = static_cast<wire::GroupStrategy>(options.strategy);
+  for (const Bundle& bundle : options.bundles) message.bundles.push_back({bundle.resources, bundle.label_selector});
+  message.detached = options.detached;
+  return PlacementGroup(internal::OrThrow(CurrentCore()->CallNode(message)).group);
+}
+
+void Remove(const PlacementGroup& group) {
+  wire::RemoveGroup message;
+  message.group = group.id();
+  internal::OrThrow(CurrentCore()->CallNode(message));
+}
+
+namespace {
+
+// Asks in turns that the head can hold, until the group is created or the time is over.
+wire::GroupInfo WaitGroup(GroupId group, absl::Time deadline) {
+  for (;;) {
+    wire::WaitGroup message;
+    message.group = group;
+    message.wait_seconds = std::clamp(absl::ToDoubleSeconds(deadline - absl::Now()), 0.0, 10.0);
+    wire::GroupInfo info = internal::OrThrow(CurrentCore()->CallNode(message));
+    if (info.state == wire::GroupInfo::kRemoved) throw RuntimeError("the placement group was removed");
+    if (info.state == wire::GroupInfo::kCreated || absl::Now() >= deadline) return info;
+  }
+}
+
+}  // namespace
+
+bool PlacementGroup::Wait(Timeout timeout) const {
+  return WaitGroup(id_, internal::DeadlineOf(timeout)).state == wire::GroupInfo::kCreated;
+}
+
+void PlacementGroup::Ready(Timeout timeout) const {
+  wire::GroupInfo info = WaitGroup(id_, internal::DeadlineOf(timeout));
+  if (info.state != wire::GroupInfo::kCreated) throw UnschedulableError(fmt::format("the placement group is pending: {}", info.pending_reason));
+}
+
+std::vector<NodeId> PlacementGroup::BundleNodes() const { return WaitGroup(id_, absl::InfinitePast()).bundle_nodes; }
+std::string PlacementGroup::PendingReason() const { return WaitGroup(id_, absl::InfinitePast()).pending_reason; }
+
+// ---- context and cluster ----------------------------------------------------------------------------------------------------
+
+bool RuntimeContext::IsCancelled() const { return CurrentCore()->current_cancelled(); }
+
+RuntimeContext GetRuntimeContext() {
+  std::shared_ptr<worker::Core> core = CurrentCore();
+  const wire::WorkerRegistered& node = core->node();
+  RuntimeContext context;
+  context.node_id = node.node;
+  context.node_name = node.node_name;
+  context.node_ip = node.node_ip;
+  context.job_id = node.job;
+  context.worker_id = core->address().worker;
+  context.task_id = core->current_task();
+  context.actor_id = core->actor();
+  context.ns = node.ns;
+  context.session_dir = node.session_dir;
+  context.head_address = node.head_address;
+  context.gpu_ids = core->gpu_ids();
+  context.incarnation = core->incarnation();
+  return context;
+}
+
+std::vector<Node> Nodes() {
+  std::vector<Node> nodes;
+  for (wire::NodeInfo& info : internal::OrThrow(CurrentCore()->CallNode(wire::ListNodes())).nodes) {
+    Node node;
+    node.id = info.node;
+    node.name = std::move(info.name);
+    node.ip = std::move(info.ip);
+    node.resources = std::move(info.resources_total);
+    node.available = std::move(info.resources_available);
+    node.labels = std::move(info.labels);
+    node.alive = info.alive;
+    node.is_head_node = info.is_head_node;
+    nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+PlacementExplanation Explain(const Resources& resources, const LabelSelector& label_selector) {
+  wire::Explain message;
+  message.demand = internal::DemandOf(resources, label_selector, {}, std::nullopt, -1);
+  wire::ExplainReply reply = internal::OrThrow(CurrentCore()->CallNode(message));
+  return {reply.placeable, std::move(reply.text)};
+}
+
+namespace kv {
+
+bool Put(const std::string& key, const std::string& value, PutOptions options) {
+  std::shared_ptr<worker::Core> core = CurrentCore();
+  wire::KvPut message;
+  message.ns = core->ns();
+  message.key = key;
+  message.value = value;
+  message.overwrite = options.overwrite;
+  return internal::OrThrow(core->CallNode(message)).added;
+}
+
+std::optional<std::string> Get(const std::string& key) {
+  std::shared_ptr<worker::Core> core = CurrentCore();
+  wire::KvGet message;
+  message.ns = core->ns();
+  message.key = key;
+  return internal::OrThrow(core->CallNode(message)).value;
+}
+
+bool Delete(const std::string& key) {
+  std::shared_ptr<worker::Core> core = CurrentCore();
+  wire::KvDelete message;
+  message.ns = core->ns();
+  message.key = key;
+  return internal::OrThrow(core->CallNode(message)).deleted;
+}
+
+std::vector<std::string> List(const std::string& prefix) {
+  std::shared_ptr<worker::Core> core = CurrentCore();
+  wire::KvList message;
+  message.ns = core->ns();
+  message.prefix = prefix;
+  return internal::OrThrow(core->CallNode(message)).keys;
+}
+
+}  // namespace kv
+}  // namespace argosy

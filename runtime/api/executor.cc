@@ -1,0 +1,78 @@
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <exception>
+#include <typeinfo>
+
+#include "runtime/api/process.h"
+
+namespace argosy::internal {
+namespace {
+
+std::string Demangle(const char* name) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string readable = status == 0 ? text : name;
+  std::free(text);
+  return readable;
+}
+
+std::string Where(const std::string& function) {
+  std::shared_ptr<worker::Core> core = CurrentCore();
+  return fmt::format("{} (worker {}, node {})", function, core->address().worker.Short(),
+                     core->node().node_name.empty() ? core->node().node.Short() : core->node().node_name);
+}
+
+worker::ExecutionOutput Run(worker::ExecutionInput& input, std::shared_ptr<void>& instance) {
+  worker::ExecutionOutput output;
+  const FunctionEntry* function = FindFunction(input.function);
+  if (function == nullptr) {
+    output.error = worker::MakeError(wire::ErrorInfo::kRuntime,
+                                     fmt::format("this worker's program has no function \"{}\": does the driver run another build?", input.function));
+    return output;
+  }
+  auto fail = [&](wire::ErrorInfo::Kind kind, std::string type, std::string message) {
+    wire::ErrorInfo error = worker::MakeError(kind, std::move(message));
+    error.type = std::move(type);
+    error.where = Where(function->readable);
+    output.error = std::move(error);
+  };
+  Invocation invocation;
+  if (input.is_call) {
+    if (!instance) {
+      fail(wire::ErrorInfo::kRuntime, "", "the actor's object was not constructed");
+      return output;
+    }
+    invocation.instance = instance.get();
+  }
+  for (worker::ValueBytes& argument : input.arguments) {
+    invocation.arguments.push_back({argument.body, std::move(argument.buffers), std::move(argument.owner)});
+  }
+  try {
+    function->invoke(invocation);
+    if (input.is_constructor) instance = std::move(invocation.created);
+    for (EncodedValue& value : invocation.results) {
+      output.results.push_back({std::move(value.body), std::move(value.buffers), std::move(value.refs)});
+    }
+  } catch (const ExitActor&) {
+    output.exit_actor = true;
+    fail(wire::ErrorInfo::kActorDied, "", "the actor ended itself in this call");
+  } catch (const CancelledError& error) {
+    fail(wire::ErrorInfo::kCancelled, "", error.what());
+  } catch (const std::exception& error) {
+    fail(wire::ErrorInfo::kTask, Demangle(typeid(error).name()), error.what());
+  } catch (...) {
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    fail(wire::ErrorInfo::kTask, type != nullptr ? Demangle(type->name()) : "an unknown type", "not a std::exception");
+  }
+  return output;
+}
+
+}  // namespace
+
+worker::Executor MakeExecutor() {
+  auto instance = std::make_shared<std::shared_ptr<void>>();
+  return [instance](worker::ExecutionInput& input) { return Run(input, *instance); };
+}
+
+}  // namespace argosy::internal

@@ -1,0 +1,37 @@
+#pragma once
+
+// The process's one connection to its cluster, as the files of this folder share it.
+
+#include <memory>
+#include <string>
+
+#include "argosy/bridge.h"
+#include "runtime/worker/core.h"
+
+namespace argosy::internal {
+
+// Throws RuntimeError before Connect and after Shutdown.
+std::shared_ptr<worker::Core> CurrentCore();
+void SetCurrentCore(std::shared_ptr<worker::Core> core);
+
+// Throws the exception that fits.
+[[noreturn]] void Throw(const wire::ErrorInfo& error);
+[[noreturn]] void Throw(const absl::Status& status);
+
+// The registered function of that wire name, or null. Prepared once by CheckFunctions.
+const FunctionEntry* FindFunction(const std::string& name);
+// Throws RuntimeError when two functions share a name (with both places) or a lambda has none.
+void CheckFunctions();
+
+// Runs registered functions; owns the actor's object when this worker hosts one.
+worker::Executor MakeExecutor();
+
+// The driver's executable and libraries.
+wire::CodePackage MakeCodePackage(int argc, char** argv, const std::map<std::string, std::string>& env_vars);
+
+// Thrown through user code by Exit.
+struct ExitActor {};
+
+absl::Time DeadlineOf(Timeout timeout);
+
+}  // namespace argosy::internal

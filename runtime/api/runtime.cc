@@ -1,0 +1,288 @@
+#include "argosy/runtime.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
+#include "nlohmann/json.hpp"
+#include "runtime/api/process.h"
+#include "runtime/base/file.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "runtime/wire/startup.h"
+
+namespace argosy {
+
+namespace fs = std::filesystem;
+
+// Owns the connection, and the local cluster when this process started one.
+struct Runtime::Impl {
+  std::shared_ptr<worker::Core> core;
+  std::string head_address;
+  std::string dashboard_url;
+  pid_t cluster = -1;
+  UniqueFd cluster_alive;       // the cluster ends at end of file here
+
+  ~Impl() { Shutdown(); }
+
+  void Shutdown() {
+    if (core) {
+      internal::SetCurrentCore(nullptr);
+      core->Shutdown();
+      core.reset();
+    }
+    cluster_alive.Reset();
+    if (cluster > 0) {
+      while (::waitpid(cluster, nullptr, 0) < 0 && errno == EINTR) {}
+      cluster = -1;
+    }
+  }
+};
+
+Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Runtime::Runtime(Runtime&&) noexcept = default;
+Runtime& Runtime::operator=(Runtime&&) noexcept = default;
+Runtime::~Runtime() = default;
+const std::string& Runtime::head_address() const { return impl_->head_address; }
+const std::string& Runtime::dashboard_url() const { return impl_->dashboard_url; }
+void Runtime::Shutdown() { impl_->Shutdown(); }
+
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// ---- workers ----------------------------------------------------------------------------------------------------------------
+
+[[noreturn]] void ServeAsWorker(int fd) {
+  std::string text;
+  char bytes[4096];
+  for (;;) {
+    ssize_t n = ::read(fd, bytes, sizeof bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(bytes, static_cast<size_t>(n));
+  }
+  ::close(fd);
+  ::unsetenv(wire::kStartupVariable);
+  absl::StatusOr<wire::StartupBlock> block = Decode<wire::StartupBlock>(text);
+  if (!block.ok()) {
+    spdlog::error("the start-up block cannot be read: {}", Message(block.status()));
+    ::_exit(2);
+  }
+  worker::CoreOptions options;
+  options.worker = block->worker;
+  options.node_socket = block->node_socket;
+  options.token = Token(block->token);
+  if (!block->tcp_host.empty()) options.tcp_host = block->tcp_host;
+  options.worker_socket = block->worker_socket;
+  options.startup_number = block->startup_number;
+  options.executor = internal::MakeExecutor();
+  absl::StatusOr<std::shared_ptr<worker::Core>> core = worker::Core::Start(std::move(options));
+  if (!core.ok()) {
+    spdlog::error("the worker cannot start: {}", Message(core.status()));
+    ::_exit(2);
+  }
+  internal::SetCurrentCore(*core);
+  (*core)->Serve();
+}
+
+// ---- drivers ----------------------------------------------------------------------------------------------------------------
+
+struct NodeFile {
+  std::string head_address;
+  std::string node_socket;
+  std::string ip;
+  pid_t pid = 0;
+};
+
+std::optional<NodeFile> ReadNodeFile(const fs::path& path) {
+  absl::StatusOr<std::string> text = ReadFile(path.string());
+  if (!text.ok()) return std::nullopt;
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  NodeFile node;
+  auto field = [&](const char* name) { return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string(); };
+  node.head_address = field("head_address");
+  node.node_socket = field("node_socket");
+  node.ip = field("ip").empty() ? field("node_ip") : field("ip");
+  if (json.contains("pid") && json["pid"].is_number_integer()) node.pid = json["pid"].get<pid_t>();
+  if (node.node_socket.empty()) return std::nullopt;
+  return node;
+}
+
+std::string SessionsRoot() {
+  std::string root = Environment("ARGOSY_SESSIONS_DIR");
+  return root.empty() ? "/tmp/argosy" : root;
+}
+
+bool IsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno == EPERM; }
+
+std::vector<NodeFile> LocalNodes() {
+  std::vector<NodeFile> nodes;
+  std::error_code error;
+  for (const fs::directory_entry& session : fs::directory_iterator(SessionsRoot(), error)) {
+    if (!session.path().filename().string().starts_with("session_")) continue;
+    std::error_code inner;
+    for (const fs::directory_entry& folder : fs::directory_iterator(session.path(), inner)) {
+      if (!folder.path().filename().string().starts_with("node")) continue;
+      std::optional<NodeFile> node = ReadNodeFile(folder.path() / "node.json");
+      if (node && IsAlive(node->pid)) nodes.push_back(*node);
+    }
+  }
+  return nodes;
+}
+
+// "localhost:6379" and "127.0.0.1:6379" are the same head; one that listens on every address is reached by any of this host.
+bool SameAddress(const std::string& a, const std::string& b) {
+  auto split = [](const std::string& text) {
+    size_t colon = text.rfind(':');
+    std::string host = text.substr(0, colon);
+    if (host == "localhost" || host == "0.0.0.0" || host.empty()) host = "127.0.0.1";
+    return std::pair(host, colon == std::string::npos ? std::string("6379") : text.substr(colon + 1));
+  };
+  return split(a) == split(b);
+}
+
+NodeFile FindNode(const std::string& address) {
+  std::vector<NodeFile> nodes = LocalNodes();
+  std::string heads;
+  for (const NodeFile& node : nodes) {
+    if (address == "auto" || SameAddress(node.head_address, address)) return node;
+    heads += (heads.empty() ? "" : ", ") + node.head_address;
+  }
+  throw RuntimeError(fmt::format(
+      "no node daemon of the cluster at {} runs on this host (looked in {}; {}). Start one with: argosy start --address {}", address,
+      SessionsRoot(), heads.empty() ? "no daemon runs here" : "found daemons of " + heads, address));
+}
+
+Token DriverToken() {
+  std::string text = Environment("ARGOSY_AUTH_TOKEN");
+  if (!text.empty()) return Token(text);
+  std::string file = Environment("ARGOSY_AUTH_TOKEN_FILE");
+  std::string home = Environment("HOME");
+  if (file.empty() && !home.empty()) file = DefaultTokenPath(home);
+  if (file.empty()) return Token();
+  absl::StatusOr<Token> token = ReadToken(file);
+  return token.ok() ? *token : Token();
+}
+
+std::string FindBinary() {
+  std::string given = Environment("ARGOSY_BINARY");
+  if (!given.empty()) return given;
+  std::error_code error;
+  fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / "argosy";
+  if (!error && ::access(beside.c_str(), X_OK) == 0) return beside.string();
+  std::string path = Environment("PATH");
+  for (size_t at = 0; at <= path.size();) {
+    size_t end = std::min(path.find(':', at), path.size());
+    std::string candidate = path.substr(at, end - at) + "/argosy";
+    if (end > at && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+    at = end + 1;
+  }
+  throw RuntimeError("no cluster address was given, and the program `argosy` that would start a local cluster was not found: set "
+                     "ARGOSY_BINARY, put it beside this program or into PATH, or set ARGOSY_ADDRESS to a running cluster");
+}
+
+// Starts `argosy start --head` that lives until this process closes `alive`.
+NodeFile StartLocalCluster(Runtime::Impl& impl, const ConnectOptions& options) {
+  std::string binary = FindBinary();
+  int ready[2], alive[2];
+  if (::pipe2(ready, O_CLOEXEC) != 0 || ::pipe2(alive, O_CLOEXEC) != 0) throw RuntimeError("no pipe for the local cluster");
+  UniqueFd ready_read(ready[0]), ready_write(ready[1]), alive_read(alive[0]), alive_write(alive[1]);
+  std::vector<std::string> arguments{binary, "start", "--head", "--port", "0", "--dashboard-port", "0",
+                                     "--ready-fd", std::to_string(ready_write.get()), "--until-eof-fd", std::to_string(alive_read.get())};
+  if (options.num_cpus) {
+    arguments.push_back("--num-cpus");
+    arguments.push_back(fmt::format("{}", *options.num_cpus));
+  }
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  pid_t pid = ::fork();
+  if (pid < 0) throw RuntimeError("the local cluster cannot be started: fork failed");
+  if (pid == 0) {
+    // Only async-signal-safe calls here. Its own group: Ctrl-C ends the driver, and the driver's end ends the cluster.
+    ::setpgid(0, 0);
+    ::fcntl(ready_write.get(), F_SETFD, 0);
+    ::fcntl(alive_read.get(), F_SETFD, 0);
+    int null = ::open("/dev/null", O_RDWR);
+    if (null >= 0) {
+      ::dup2(null, 0);
+      ::dup2(null, 1);
+    }
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  impl.cluster = pid;
+  impl.cluster_alive = std::move(alive_write);
+  ready_write.Reset();
+  alive_read.Reset();
+  std::string text;
+  char bytes[4096];
+  while (text.find('\n') == std::string::npos) {
+    ssize_t n = ::read(ready_read.get(), bytes, sizeof bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(bytes, static_cast<size_t>(n));
+  }
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("node_socket")) {
+    throw RuntimeError(fmt::format("the local cluster did not start ({} start --head{})", binary,
+                                   text.empty() ? "; its messages are above" : ": it said: " + text));
+  }
+  NodeFile node;
+  node.node_socket = json["node_socket"].get<std::string>();
+  node.head_address = json.value("address", "");
+  impl.dashboard_url = json.value("dashboard", "");
+  return node;
+}
+
+}  // namespace
+
+Runtime Connect(int argc, char** argv, ConnectOptions options) {
+  internal::CheckFunctions();
+  if (std::string fd = Environment(wire::kStartupVariable); !fd.empty()) {
+    InitLog({.process = "worker", .file = "", .level = "info"});
+    ServeAsWorker(std::atoi(fd.c_str()));
+  }
+  auto impl = std::make_unique<Runtime::Impl>();
+  NodeFile node;
+  node.node_socket = Environment("ARGOSY_NODE_SOCKET");
+  std::string address = options.address.empty() ? Environment("ARGOSY_ADDRESS") : options.address;
+  if (!node.node_socket.empty() && options.address.empty()) {
+    if (std::optional<NodeFile> beside = ReadNodeFile(fs::path(node.node_socket).parent_path() / "node.json")) node.ip = beside->ip;
+  } else if (!address.empty()) {
+    node = FindNode(address);
+  } else {
+    node = StartLocalCluster(*impl, options);
+  }
+
+  worker::CoreOptions core_options;
+  core_options.is_driver = true;
+  core_options.worker = WorkerId::Random();
+  core_options.node_socket = node.node_socket;
+  core_options.token = DriverToken();
+  if (!node.ip.empty()) core_options.tcp_host = node.ip;
+  core_options.worker_socket = (fs::path(node.node_socket).parent_path() / fmt::format("d{}", core_options.worker.Short())).string();
+  core_options.submission_id = Environment("ARGOSY_SUBMISSION_ID");
+  for (int i = 0; i < argc; ++i) core_options.entrypoint += (i == 0 ? "" : " ") + std::string(argv[i]);
+  core_options.ns = options.ns;
+  core_options.code = internal::MakeCodePackage(argc, argv, options.env_vars);
+  core_options.executor = internal::MakeExecutor();
+  absl::StatusOr<std::shared_ptr<worker::Core>> core = worker::Core::Start(std::move(core_options));
+  if (!core.ok()) throw RuntimeError(fmt::format("cannot join the cluster: {}", Message(core.status())));
+  impl->core = *core;
+  impl->head_address = node.head_address.empty() ? (*core)->node().head_address : node.head_address;
+  internal::SetCurrentCore(*core);
+  return Runtime(std::move(impl));
+}
+
+}  // namespace argosy

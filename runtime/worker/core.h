@@ -1,0 +1,332 @@
+#pragma once
+
+// The core of a worker or driver process: owns the loop (as a role), the objects, the tasks and calls it submitted, and what it executes.
+// runtime/api is a typed skin over this.
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "runtime/async/loop.h"
+#include "runtime/base/id.h"
+#include "runtime/base/token.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/store/door.h"
+#include "runtime/wire/connection.h"
+#include "runtime/wire/messages.h"
+#include "runtime/worker/actor_call_machine.h"
+#include "runtime/worker/object.h"
+#include "runtime/worker/peer_pool.h"
+#include "runtime/worker/reference_machine.h"
+#include "runtime/worker/role.h"
+#include "runtime/worker/submit_machine.h"
+
+namespace argosy::worker {
+
+// What an executed function is given and gives back. Runs on a thread that may block.
+struct ExecutionInput {
+  bool is_constructor = false;
+  bool is_call = false;
+  std::string function;
+  std::vector<ValueBytes> arguments;
+};
+struct ExecutionOutput {
+  std::vector<OutgoingValue> results;
+  std::optional<wire::ErrorInfo> error;
+  bool exit_actor = false;             // the actor ends itself after this call
+};
+using Executor = std::function<ExecutionOutput(ExecutionInput&)>;
+
+struct CoreOptions {
+  bool is_driver = false;
+  WorkerId worker;
+  std::string node_socket;
+  Token token;
+  std::string tcp_host = "127.0.0.1";
+  std::string worker_socket;           // to listen on
+  uint64_t startup_number = 0;         // workers
+  std::string submission_id;           // drivers, as the job's environment has it
+  std::string entrypoint;
+  std::string ns;
+  wire::CodePackage code;              // what the driver's workers run; `source_address` is filled in
+  Executor executor;
+};
+
+struct TaskRequest {
+  std::string function;
+  std::string readable;
+  wire::Demand demand;
+  int max_retries = 3;
+  double deadline_seconds = 0;
+};
+struct OutgoingArgument {
+  CellPtr ref;                         // resolved before the call; else `value`
+  OutgoingValue value;
+};
+struct ActorRequest {
+  wire::ActorSpec spec;                // without ids, arguments, code, owner and job
+  bool acknowledged = false;           // wait for the head's answer
+};
+
+// What a wait ended with.
+struct Fetched {
+  enum Kind { kValue, kError, kTimeout } kind = kTimeout;
+  ValueBytes value;
+  wire::ErrorInfo error;
+};
+
+struct ChannelEnd { UniqueFd fd; std::string unread; };
+
+// What a running task or call can see of itself.
+struct Execution;
+
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  // Connects to the node daemon and registers.
+  static absl::StatusOr<std::shared_ptr<Core>> Start(CoreOptions options);
+  ~Core();
+  // Drivers: leaves the cluster; what was not finished is lost. Handles that still exist do nothing from then on.
+  void Shutdown();
+  // Workers: runs tasks until told to leave, then ends the process.
+  [[noreturn]] void Serve();
+
+  // ---- any thread, not on the loop; these may wait ----
+  absl::StatusOr<CellPtr> SubmitTask(const TaskRequest& request, std::vector<OutgoingArgument> arguments);
+  absl::StatusOr<CellPtr> SubmitCall(ActorId actor, const std::string& function, const std::string& readable,
+                                     std::vector<OutgoingArgument> arguments);
+  absl::StatusOr<ActorId> CreateActor(ActorRequest request, std::vector<OutgoingArgument> arguments);
+  absl::StatusOr<CellPtr> Put(OutgoingValue value);
+  Fetched Fetch(const CellPtr& cell, absl::Time deadline) { return FetchState(cell, deadline, true); }
+  // Error: the calling task was cancelled.
+  absl::StatusOr<std::vector<bool>> Wait(const std::vector<CellPtr>& cells, size_t count, absl::Time deadline);
+  void Cancel(const CellPtr& cell, bool force);
+  // One more handle of an object; `owner` as it was decoded beside the id.
+  CellPtr MakeHandle(ObjectId object, const wire::WorkerAddress& owner);
+
+  template <class Message>
+  absl::StatusOr<typename Message::Reply> CallNode(Message message, absl::Time deadline = absl::InfiniteFuture()) {
+    using Reply = typename Message::Reply;
+    struct Slot { std::atomic<bool> done = false; absl::StatusOr<Reply> reply = absl::UnknownError(""); };
+    auto slot = std::make_shared<Slot>();
+    role_.Do([this, slot, message = std::move(message)] {
+      NodeRequest(message, [slot](absl::StatusOr<Reply> reply) {
+        slot->reply = std::move(reply);
+        slot->done.store(true, std::memory_order_release);
+      });
+    });
+    bool done = role_.Await([&] { return slot->done.load(std::memory_order_acquire); }, deadline);
+    if (!done) return absl::DeadlineExceededError("the node daemon did not answer in time");
+    return std::move(slot->reply);
+  }
+
+  // A stream from another worker that opened a channel of this name; empty at the deadline.
+  std::optional<ChannelEnd> AcceptChannel(const std::string& name, absl::Time deadline);
+  absl::StatusOr<ChannelEnd> OpenChannel(const wire::WorkerAddress& peer, const std::string& name, absl::Time deadline);
+
+  // ---- what does not change after Start ----
+  const wire::WorkerAddress& address() const { return address_; }
+  const wire::WorkerRegistered& node() const { return node_; }
+  const std::string& ns() const { return node_.ns; }
+
+  // ---- of the calling thread's task ----
+  TaskId current_task() const;
+  bool current_cancelled() const;
+  ActorId actor() const;
+  uint64_t incarnation() const;
+  std::vector<uint32_t> gpu_ids() const;
+
+ private:
+  friend class Cell;
+  struct TaskRecord {
+    wire::TaskSpec spec;                            // arguments: refs as given
+    std::vector<CellPtr> held;                      // the refs in the arguments, while the task may run
+    std::vector<std::shared_ptr<ObjectState>> dependencies;
+    std::shared_ptr<ObjectState> result;
+    SubmitMachine::ShapeId shape = 0;
+    int max_retries = 0;
+    bool cancelled = false;
+  };
+  struct LeaseRecord { wire::LeaseGrant grant; bool asking_fate = false; std::vector<std::pair<TaskId, uint32_t>> unanswered; };
+  struct ActorRecord {
+    explicit ActorRecord(std::string readable) : machine(std::move(readable)) {}
+    ActorCallMachine machine;
+    bool creating = false;
+    std::optional<uint64_t> wanted;                 // a resolve that waits for the creation
+    std::vector<CellPtr> held;                      // refs in the constructor's arguments: a restart needs them again
+    std::shared_ptr<std::atomic<int64_t>> pending = std::make_shared<std::atomic<int64_t>>(0);
+  };
+  struct CallerState {                              // of an actor's caller
+    uint64_t next = 0;
+    std::map<uint64_t, std::shared_ptr<Execution>> early;
+  };
+  struct PreparedArguments {
+    std::vector<wire::Argument> arguments;
+    std::vector<CellPtr> held;
+    std::vector<std::shared_ptr<ObjectState>> dependencies;
+  };
+  using AttemptKey = std::pair<TaskId, uint32_t>;
+  struct AttemptHash {
+    size_t operator()(const AttemptKey& key) const { return key.first.Hash() * 31 + key.second; }
+  };
+
+  explicit Core(CoreOptions options);
+  absl::Status Open();
+  void Accept(std::shared_ptr<wire::Connection> connection);
+  void OnNodeRequest(wire::Call call);
+  void OnNodeNotice(wire::Method method, const std::string& body);
+  void OnNodeClosed(const absl::Status& why);
+  void OnWorkerRequest(wire::Call call);
+  void OnWorkerNotice(wire::Connection& connection, wire::Method method, const std::string& body);
+  [[noreturn]] void LeaveProcess(const std::string& why);
+
+  template <class Message, class Done>
+  void NodeRequest(const Message& message, Done done) {
+    if (node_connection_ == nullptr) return loop_.Post([done = std::move(done)] { done(absl::UnavailableError("no node daemon")); });
+    node_connection_->Request(message, std::move(done));
+  }
+  template <class Message>
+  void NodeNotify(const Message& message) {
+    if (node_connection_ != nullptr) node_connection_->Notify(message);
+  }
+  // Is a worker dead? Asks until the answer is known; a node that is lost counts.
+  void AskFate(const wire::WorkerAddress& worker, std::function<void(const wire::WorkerFateReply&)> done);
+  void After(absl::Duration delay, std::function<void()> function);
+
+  // objects (core_objects.cc)
+  std::shared_ptr<ObjectState> StateOf(ObjectId object, const wire::WorkerAddress& owner);
+  std::shared_ptr<ObjectState> FindState(ObjectId object);
+  CellPtr NewOwned(ObjectId object);
+  void DropHandle(ObjectId object);
+  void Apply(ReferenceMachine::Effects effects);
+  void WhenReady(const std::shared_ptr<ObjectState>& state, std::function<void()> function);
+  void StartFetch(const std::shared_ptr<ObjectState>& state);
+  void SetInline(ObjectState& state, std::shared_ptr<const std::string> bytes, std::vector<wire::Reference> references, bool registered);
+  void SetStored(ObjectState& state, std::vector<wire::ObjectLocation> locations, std::vector<wire::Reference> references, bool registered);
+  void SetError(ObjectState& state, wire::ErrorInfo error);
+  void BecomeReady(ObjectState& state, int status);
+  void OnGetOwned(wire::Call call);
+  void AnswerOwned(wire::Call& call, const ObjectState& state);
+  Fetched FetchState(const CellPtr& cell, absl::Time deadline, bool blocks);
+  absl::StatusOr<std::shared_ptr<const void>> PinStored(ObjectState& state, absl::Time deadline, std::string_view* bytes);
+  absl::StatusOr<wire::ObjectLocation> Store(ObjectId object, const OutgoingValue& value, size_t size, const wire::WorkerAddress& owner);
+  absl::StatusOr<PreparedArguments> Prepare(std::vector<OutgoingArgument> arguments);
+
+  // tasks and calls of this process (core_submit.cc)
+  void Begin(std::shared_ptr<TaskRecord> record);
+  // With the values that are here put in place of their refs.
+  std::vector<wire::Argument> FinalArguments(const std::vector<wire::Argument>& arguments);
+  // Runs `ready` once every one of them is there; with the first error among them.
+  void WhenAllReady(const std::vector<std::shared_ptr<ObjectState>>& dependencies, std::function<void(const wire::ErrorInfo* error)> ready);
+  void Apply(SubmitMachine::Effects effects);
+  void RequestLease(const SubmitMachine::Request& request);
+  void SendPush(LeaseId lease, TaskId task, uint32_t attempt);
+  void OnPushReply(LeaseId lease, TaskId task, uint32_t attempt, absl::StatusOr<wire::TaskReply> reply);
+  void OnLeaseBroken(LeaseId lease);
+  void Complete(TaskRecord& record, const wire::WorkerAddress& callee, wire::TaskReply reply);
+  void FailTask(TaskId task, const wire::ErrorInfo& error);
+  void EndTask(TaskId task);
+  void ArmTick();
+  ActorRecord& ActorOf(ActorId actor, const std::string& readable = {});
+  void Apply(ActorId actor, ActorCallMachine::Effects effects);
+  void Resolve(ActorId actor, uint64_t incarnation_min);
+  void SendCall(ActorId actor, const ActorCallMachine::Send& send);
+  void OnCallReply(ActorId actor, TaskId task, uint64_t incarnation, absl::StatusOr<wire::TaskReply> reply);
+
+  // what this process executes (core_execute.cc)
+  void OnPush(wire::Call call);
+  void OnBecomeActor(wire::Call call);
+  void OnCancel(const wire::CancelTask& cancel);
+  void EnterInOrder(std::shared_ptr<Execution> execution);
+  void Enqueue(std::shared_ptr<Execution> execution);
+  std::shared_ptr<Execution> TakeNext();
+  void RunExecutions();
+  void Execute(const std::shared_ptr<Execution>& execution);
+  ExecutionOutput Run(const std::shared_ptr<Execution>& execution);
+  void Finish(const std::shared_ptr<Execution>& execution, wire::TaskReply reply, std::vector<CellPtr> refs);
+  void AnswerExecution(Execution& execution, const wire::TaskReply& reply);
+  void HandBackQueued();
+  void ArmLongRunning();
+  void KeepReply(const AttemptKey& key, std::string body);
+  // Around a wait of a running task.
+  void EnterBlocked();
+  void LeaveBlocked();
+  bool AwaitBlocking(const std::function<bool()>& done, absl::Time deadline);
+
+  CoreOptions options_;
+  async::Loop loop_;
+  LoopRole role_{loop_};
+  wire::WorkerAddress address_;
+  wire::WorkerRegistered node_;
+  std::unique_ptr<store::ArenaMapping> arena_;
+  std::mutex arena_mutex_;
+  std::atomic<bool> closed_ = false;
+
+  // Loop only, unless noted.
+  std::unique_ptr<wire::Listener> unix_listener_;
+  std::unique_ptr<wire::Listener> tcp_listener_;
+  std::shared_ptr<wire::Connection> node_connection_;
+  std::unique_ptr<PeerPool> peers_;
+  std::unordered_map<uint64_t, std::unique_ptr<async::Timer>> timers_;
+  uint64_t next_timer_ = 0;
+  std::unordered_map<WorkerId, NodeId> nodes_of_workers_;
+  std::vector<std::weak_ptr<wire::Connection>> accepted_;
+
+  std::mutex states_mutex_;
+  std::unordered_map<ObjectId, std::shared_ptr<ObjectState>> states_;   // under states_mutex_
+  ReferenceMachine references_;
+
+  std::atomic<int64_t> pending_tasks_ = 0;
+  SubmitMachine submit_;
+  std::map<std::string, SubmitMachine::ShapeId> shapes_;
+  std::vector<std::pair<wire::Demand, double>> shape_demands_;
+  std::unordered_map<TaskId, std::shared_ptr<TaskRecord>> tasks_;
+  std::unordered_map<LeaseId, LeaseRecord> leases_;
+  std::unordered_map<uint64_t, std::string> lease_requests_;            // number -> id on the wire
+  std::unique_ptr<async::Timer> tick_;
+  absl::Time tick_at_ = absl::InfiniteFuture();
+  std::mutex actors_mutex_;                                             // for the pending counters only
+  std::unordered_map<ActorId, std::unique_ptr<ActorRecord>> actors_;
+  std::unordered_map<ActorId, std::shared_ptr<std::atomic<int64_t>>> call_counters_;   // under actors_mutex_
+
+  std::mutex queue_mutex_;
+  std::deque<std::shared_ptr<Execution>> queue_;                        // under queue_mutex_
+  std::atomic<size_t> queued_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::string stop_reason_;
+  std::unordered_map<AttemptKey, std::shared_ptr<Execution>, AttemptHash> executing_;
+  std::unordered_map<AttemptKey, std::string, AttemptHash> replies_;
+  std::deque<AttemptKey> reply_order_;
+  size_t reply_bytes_ = 0;
+  std::unordered_map<WorkerId, CallerState> callers_;
+  int blocked_ = 0;
+  int running_ = 0;
+  bool long_running_armed_ = false;
+  std::vector<std::thread> extra_threads_;
+  mutable std::mutex identity_mutex_;
+  ActorId actor_;                                                       // under identity_mutex_, as the next two
+  uint64_t incarnation_ = 0;
+  std::vector<uint32_t> gpu_ids_;
+  int max_concurrency_ = 1;
+
+  std::mutex channels_mutex_;
+  std::map<std::string, std::deque<ChannelEnd>> channels_;              // under channels_mutex_
+  std::atomic<uint64_t> channels_arrived_ = 0;
+};
+
+// Text for errors: what failed where.
+wire::ErrorInfo MakeError(wire::ErrorInfo::Kind kind, std::string message);
+
+}  // namespace argosy::worker

@@ -1,0 +1,372 @@
+// Tasks, calls and constructors that this process runs for others.
+
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "runtime/base/limits.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "runtime/worker/core.h"
+#include "runtime/worker/execution.h"
+#include "runtime/worker/value.h"
+
+namespace argosy::worker {
+
+using wire::ErrorInfo;
+using wire::Reference;
+
+namespace {
+
+thread_local Execution* current = nullptr;
+
+constexpr size_t kQueuedMax = 20'000;
+constexpr size_t kKeptRepliesMax = 2048;
+constexpr size_t kKeptReplyBytesMax = 32u << 20;
+// A task that runs longer gives the ones behind it back: they may find an idle worker.
+constexpr absl::Duration kLongRunning = absl::Milliseconds(20);
+
+}  // namespace
+
+TaskId Core::current_task() const { return current == nullptr ? TaskId() : current->spec.task; }
+bool Core::current_cancelled() const { return current != nullptr && current->cancelled.load(std::memory_order_relaxed); }
+ActorId Core::actor() const {
+  std::lock_guard lock(identity_mutex_);
+  return actor_;
+}
+uint64_t Core::incarnation() const {
+  std::lock_guard lock(identity_mutex_);
+  return incarnation_;
+}
+std::vector<uint32_t> Core::gpu_ids() const {
+  std::lock_guard lock(identity_mutex_);
+  return gpu_ids_;
+}
+
+// ---- what comes in (loop) ---------------------------------------------------------------------------------------------------
+
+void Core::OnPush(wire::Call call) {
+  absl::StatusOr<wire::PushTask> message = call.As<wire::PushTask>();
+  if (!message.ok()) return call.Fail(message.status());
+  wire::TaskSpec& spec = message->spec;
+  nodes_of_workers_[spec.owner.worker] = spec.owner.node;
+  AttemptKey key{spec.task, spec.attempt};
+  if (auto it = replies_.find(key); it != replies_.end()) return call.AnswerBody(it->second);
+  if (auto it = executing_.find(key); it != executing_.end()) {
+    it->second->answers.push_back(std::move(call));   // sent again after a broken connection
+    return;
+  }
+  if (!spec.actor.IsNil()) {
+    ActorId self = actor();
+    if (spec.actor != self) return call.Fail(FailedPrecondition("this worker is not actor {}", spec.actor.Short()));
+    if (spec.incarnation != incarnation()) {
+      return call.Fail(FailedPrecondition("actor {} is at incarnation {}, not {}", self.Short(), incarnation(), spec.incarnation));
+    }
+  } else if (blocked_ > 0 || stopping_ || queued_ >= kQueuedMax) {
+    wire::TaskReply reply;
+    reply.handed_back = true;
+    return call.Answer(reply);
+  }
+  auto execution = std::make_shared<Execution>();
+  execution->kind = spec.actor.IsNil() ? Execution::kTask : Execution::kCall;
+  execution->spec = std::move(spec);
+  execution->answers.push_back(std::move(call));
+  executing_.emplace(key, execution);
+  if (execution->kind == Execution::kCall) EnterInOrder(std::move(execution));
+  else Enqueue(std::move(execution));
+}
+
+// Calls of one caller run in its order, whatever order they arrive in.
+void Core::EnterInOrder(std::shared_ptr<Execution> execution) {
+  CallerState& caller = callers_[execution->spec.owner.worker];
+  uint64_t sequence = execution->spec.sequence;
+  if (sequence < caller.next) {
+    // Executed before, and its reply is not kept any more.
+    wire::TaskReply reply;
+    reply.error = MakeError(ErrorInfo::kActorUnavailable, "the call ran, but its reply was lost with the connection");
+    AnswerExecution(*execution, reply);
+    executing_.erase({execution->spec.task, execution->spec.attempt});
+    return;
+  }
+  caller.early.emplace(sequence, std::move(execution));
+  for (auto it = caller.early.find(caller.next); it != caller.early.end(); it = caller.early.find(caller.next)) {
+    std::shared_ptr<Execution> next = std::move(it->second);
+    caller.early.erase(it);
+    ++caller.next;
+    Enqueue(std::move(next));
+  }
+}
+
+void Core::Enqueue(std::shared_ptr<Execution> execution) {
+  {
+    std::lock_guard lock(queue_mutex_);
+    queue_.push_back(std::move(execution));
+    ++queued_;
+  }
+  ArmLongRunning();
+}
+
+void Core::ArmLongRunning() {
+  if (long_running_armed_ || running_ == 0 || queued_ == 0 || !actor().IsNil()) return;
+  long_running_armed_ = true;
+  std::shared_ptr<Execution> oldest;
+  for (const auto& [key, execution] : executing_) {
+    if (execution->started) oldest = execution;
+  }
+  After(kLongRunning, [this, oldest] {
+    long_running_armed_ = false;
+    bool same = oldest && executing_.contains({oldest->spec.task, oldest->spec.attempt});
+    if (same) HandBackQueued();
+    else ArmLongRunning();
+  });
+}
+
+void Core::OnBecomeActor(wire::Call call) {
+  absl::StatusOr<wire::BecomeActor> message = call.As<wire::BecomeActor>();
+  if (!message.ok()) return call.Fail(message.status());
+  absl::StatusOr<std::vector<wire::Argument>> arguments = Decode<std::vector<wire::Argument>>(message->spec.arguments);
+  if (!arguments.ok()) return call.Fail(arguments.status());
+  {
+    std::lock_guard lock(identity_mutex_);
+    if (!actor_.IsNil()) return call.Fail(FailedPrecondition("this worker is an actor already"));
+    actor_ = message->spec.actor;
+    incarnation_ = message->incarnation;
+    gpu_ids_ = message->gpu_ids;
+  }
+  max_concurrency_ = std::max(1, message->spec.max_concurrency);
+  if (!message->gpu_ids.empty()) {
+    std::string devices;
+    for (uint32_t id : message->gpu_ids) devices += (devices.empty() ? "" : ",") + std::to_string(id);
+    ::setenv("CUDA_VISIBLE_DEVICES", devices.c_str(), 1);
+  }
+  auto execution = std::make_shared<Execution>();
+  execution->kind = Execution::kConstructor;
+  execution->spec.task = TaskId::Random();
+  execution->spec.actor = message->spec.actor;
+  execution->spec.function = message->spec.creator;
+  execution->spec.name = message->spec.class_name;
+  execution->spec.arguments = std::move(*arguments);
+  execution->spec.owner = message->spec.owner;
+  execution->answers.push_back(std::move(call));
+  Enqueue(std::move(execution));
+}
+
+void Core::OnCancel(const wire::CancelTask& cancel) {
+  for (const auto& [key, execution] : executing_) {
+    if (key.first != cancel.task) continue;
+    execution->cancelled = true;
+    if (execution->started && cancel.force && execution->kind == Execution::kTask) {
+      spdlog::info("task {} is cancelled by force: the worker ends", execution->spec.name);
+      LeaveProcess("a task was cancelled by force");
+    }
+  }
+}
+
+void Core::HandBackQueued() {
+  std::deque<std::shared_ptr<Execution>> back;
+  {
+    std::lock_guard lock(queue_mutex_);
+    std::deque<std::shared_ptr<Execution>> stay;
+    for (std::shared_ptr<Execution>& execution : queue_) {
+      (execution->kind == Execution::kTask ? back : stay).push_back(std::move(execution));
+    }
+    queue_ = std::move(stay);
+    queued_ = queue_.size();
+  }
+  wire::TaskReply reply;
+  reply.handed_back = true;
+  for (std::shared_ptr<Execution>& execution : back) {
+    executing_.erase({execution->spec.task, execution->spec.attempt});
+    AnswerExecution(*execution, reply);
+  }
+}
+
+void Core::AnswerExecution(Execution& execution, const wire::TaskReply& reply) {
+  std::string body = Encode(reply);
+  for (wire::Call& call : execution.answers) call.AnswerBody(body);
+  execution.answers.clear();
+  if (!reply.handed_back) KeepReply({execution.spec.task, execution.spec.attempt}, std::move(body));
+}
+
+void Core::KeepReply(const AttemptKey& key, std::string body) {
+  reply_bytes_ += body.size();
+  if (replies_.emplace(key, std::move(body)).second) reply_order_.push_back(key);
+  while (reply_order_.size() > kKeptRepliesMax || (reply_bytes_ > kKeptReplyBytesMax && !reply_order_.empty())) {
+    auto it = replies_.find(reply_order_.front());
+    reply_bytes_ -= it->second.size();
+    replies_.erase(it);
+    reply_order_.pop_front();
+  }
+}
+
+// ---- running (any thread) ---------------------------------------------------------------------------------------------------
+
+void Core::Serve() {
+  RunExecutions();
+  role_.Do([this] { LeaveProcess(stop_reason_); });
+  role_.Await([] { return false; }, absl::InfiniteFuture());
+  ::_exit(0);
+}
+
+std::shared_ptr<Execution> Core::TakeNext() {
+  std::lock_guard lock(queue_mutex_);
+  if (queue_.empty()) return nullptr;
+  std::shared_ptr<Execution> next = std::move(queue_.front());
+  queue_.pop_front();
+  --queued_;
+  next->started = true;
+  return next;
+}
+
+void Core::RunExecutions() {
+  while (!stopping_) {
+    if (queued_ == 0) role_.Await([&] { return queued_.load() > 0 || stopping_.load(); }, absl::InfiniteFuture());
+    if (std::shared_ptr<Execution> next = TakeNext()) Execute(next);
+  }
+}
+
+void Core::Execute(const std::shared_ptr<Execution>& execution) {
+  role_.Do([this] {
+    ++running_;
+    ArmLongRunning();
+  });
+  wire::TaskReply reply;
+  std::vector<CellPtr> refs;
+  bool exit_actor = false;
+  {
+    current = execution.get();
+    ExecutionOutput output = Run(execution);
+    exit_actor = output.exit_actor;
+    reply.error = std::move(output.error);
+    if (!reply.error && execution->kind != Execution::kConstructor) {
+      for (uint32_t i = 0; i < output.results.size(); ++i) {
+        OutgoingValue& value = output.results[i];
+        std::vector<Reference> references;
+        for (CellPtr& ref : value.refs) {
+          references.push_back(ref->reference());
+          refs.push_back(std::move(ref));
+        }
+        size_t size = PackedSize(value.body, value.buffers);
+        if (size <= kInlineResultMax) {
+          reply.returns.emplace_back(wire::InlineValue{Pack(value.body, value.buffers), std::move(references)});
+          continue;
+        }
+        absl::StatusOr<wire::ObjectLocation> location = Store(ReturnId(execution->spec.task, i), value, size, execution->spec.owner);
+        if (location.ok()) {
+          reply.returns.emplace_back(wire::StoredValue{*location, std::move(references)});
+        } else {
+          bool full = absl::IsResourceExhausted(location.status());
+          reply.error = MakeError(full ? ErrorInfo::kOutOfMemory : ErrorInfo::kRuntime,
+                                  fmt::format("the result of {} ({} bytes) cannot be stored: {}", execution->spec.name, size,
+                                              Message(location.status())));
+          break;
+        }
+      }
+    }
+    current = nullptr;
+  }
+  // The argument values and their handles are gone by now: what is still counted was kept.
+  role_.Do([this, execution, exit_actor, reply = std::move(reply), refs = std::move(refs)]() mutable {
+    Finish(execution, std::move(reply), std::move(refs));
+    if (exit_actor) {
+      wire::ActorExiting message;
+      message.reason = "the actor ended itself";
+      NodeNotify(message);
+      LeaveProcess(message.reason);
+    }
+  });
+}
+
+ExecutionOutput Core::Run(const std::shared_ptr<Execution>& execution) {
+  ExecutionOutput output;
+  const wire::TaskSpec& spec = execution->spec;
+  if (execution->cancelled) {
+    output.error = MakeError(ErrorInfo::kCancelled, fmt::format("task {} was cancelled before it started", spec.name));
+    return output;
+  }
+  ExecutionInput input;
+  input.is_constructor = execution->kind == Execution::kConstructor;
+  input.is_call = execution->kind == Execution::kCall;
+  input.function = spec.function;
+  std::vector<CellPtr> handles;
+  for (size_t i = 0; i < spec.arguments.size(); ++i) {
+    if (const auto* value = std::get_if<wire::InlineValue>(&spec.arguments[i])) {
+      std::shared_ptr<const void> owner(execution, value->bytes.data());
+      absl::StatusOr<Unpacked> unpacked = Unpack(value->bytes, owner);
+      if (!unpacked.ok()) {
+        output.error = MakeError(ErrorInfo::kRuntime, fmt::format("argument {} of {}: {}", i + 1, spec.name, Message(unpacked.status())));
+        return output;
+      }
+      input.arguments.push_back({unpacked->body, std::move(unpacked->buffers), owner});
+      continue;
+    }
+    const Reference& reference = std::get<Reference>(spec.arguments[i]);
+    handles.push_back(MakeHandle(reference.object, reference.owner));
+    // The submitter waited until it was there, so this waits for a transfer at most and the CPU is not lent.
+    Fetched fetched = FetchState(handles.back(), absl::InfiniteFuture(), false);
+    if (fetched.kind == Fetched::kError) {
+      output.error = fetched.error;
+      return output;
+    }
+    input.arguments.push_back(std::move(fetched.value));
+  }
+  return options_.executor(input);
+}
+
+// Loop: answers, after counting what this process keeps and what the caller gets.
+void Core::Finish(const std::shared_ptr<Execution>& execution, wire::TaskReply reply, std::vector<CellPtr> refs) {
+  --running_;
+  if (execution->kind == Execution::kConstructor) {
+    wire::BecomeActorReply answer;
+    answer.error = std::move(reply.error);
+    for (wire::Call& call : execution->answers) call.Answer(answer);
+    execution->answers.clear();
+    if (!answer.error) {
+      for (int i = 1; i < max_concurrency_; ++i) extra_threads_.emplace_back([this] { RunExecutions(); });
+    }
+    return;
+  }
+  std::vector<ObjectId> seen;
+  for (const wire::Argument& argument : execution->spec.arguments) {
+    if (const auto* value = std::get_if<wire::InlineValue>(&argument)) {
+      for (const Reference& reference : value->references) seen.push_back(reference.object);
+    } else {
+      seen.push_back(std::get<Reference>(argument).object);
+    }
+  }
+  ReferenceMachine::Effects effects;
+  for (const wire::ReturnValue& value : reply.returns) {
+    references_.PassTo(execution->spec.owner, std::visit([](const auto& v) { return v.references; }, value), effects);
+  }
+  Apply(std::move(effects));
+  refs.clear();
+  reply.kept = references_.TakeKept(seen);
+  executing_.erase({execution->spec.task, execution->spec.attempt});
+  AnswerExecution(*execution, reply);
+}
+
+// ---- waiting inside a task --------------------------------------------------------------------------------------------------
+
+bool Core::AwaitBlocking(const std::function<bool()>& done, absl::Time deadline) {
+  if (done()) return true;
+  if (current == nullptr) return role_.Await(done, deadline);
+  EnterBlocked();
+  bool result = role_.Await(done, deadline);
+  LeaveBlocked();
+  return result;
+}
+
+void Core::EnterBlocked() {
+  role_.Do([this] {
+    if (++blocked_ == 1) NodeNotify(wire::WorkerBlocked());
+    HandBackQueued();
+  });
+}
+
+void Core::LeaveBlocked() {
+  role_.Do([this] {
+    if (--blocked_ == 0) NodeNotify(wire::WorkerUnblocked());
+  });
+}
+
+}  // namespace argosy::worker

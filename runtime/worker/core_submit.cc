@@ -1,0 +1,541 @@
+// Tasks and actor calls that this process asked for.
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/limits.h"
+#include "runtime/base/log.h"
+#include "runtime/base/status.h"
+#include "runtime/worker/core.h"
+#include "runtime/worker/execution.h"
+#include "runtime/worker/value.h"
+
+namespace argosy::worker {
+
+using wire::ErrorInfo;
+using wire::Reference;
+
+namespace {
+
+// Arguments up to this size travel with the task even when they are refs whose value is here.
+constexpr size_t kInlineArgumentMax = kInlineResultMax;
+
+ErrorInfo FromStatus(const absl::Status& status) {
+  ErrorInfo::Kind kind = ErrorInfo::kRuntime;
+  if (absl::IsDeadlineExceeded(status)) kind = ErrorInfo::kUnschedulable;
+  if (absl::IsCancelled(status)) kind = ErrorInfo::kCancelled;
+  return MakeError(kind, Message(status));
+}
+
+}  // namespace
+
+void Core::WhenAllReady(const std::vector<std::shared_ptr<ObjectState>>& dependencies,
+                        std::function<void(const ErrorInfo* error)> ready) {
+  auto missing = std::make_shared<size_t>(dependencies.size() + 1);
+  auto one_is_there = [missing, dependencies, ready = std::move(ready)] {
+    if (--*missing > 0) return;
+    for (const std::shared_ptr<ObjectState>& state : dependencies) {
+      if (state->status == ObjectState::kError) return ready(&state->error);
+    }
+    ready(nullptr);
+  };
+  for (const std::shared_ptr<ObjectState>& state : dependencies) WhenReady(state, one_is_there);
+  one_is_there();
+}
+
+std::vector<wire::Argument> Core::FinalArguments(const std::vector<wire::Argument>& arguments) {
+  std::vector<wire::Argument> final_arguments;
+  final_arguments.reserve(arguments.size());
+  for (const wire::Argument& argument : arguments) {
+    if (const Reference* reference = std::get_if<Reference>(&argument)) {
+      std::shared_ptr<ObjectState> state = FindState(reference->object);
+      if (state && state->status == ObjectState::kInline && state->bytes->size() <= kInlineArgumentMax) {
+        final_arguments.emplace_back(wire::InlineValue{*state->bytes, state->references});
+        continue;
+      }
+    }
+    final_arguments.push_back(argument);
+  }
+  return final_arguments;
+}
+
+// ---- tasks ------------------------------------------------------------------------------------------------------------------
+
+absl::StatusOr<CellPtr> Core::SubmitTask(const TaskRequest& request, std::vector<OutgoingArgument> arguments) {
+  if (closed_) return FailedPrecondition("the runtime has been shut down");
+  if (pending_tasks_.load() >= static_cast<int64_t>(kPendingCallsMax)) {
+    AwaitBlocking([&] { return pending_tasks_.load() < static_cast<int64_t>(kPendingCallsMax) || current_cancelled() || closed_.load(); },
+                  absl::InfiniteFuture());
+    if (current_cancelled()) return absl::CancelledError("the task was cancelled while it submitted");
+  }
+  ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
+  auto record = std::make_shared<TaskRecord>();
+  wire::TaskSpec& spec = record->spec;
+  spec.task = TaskId::Random();
+  spec.job = node_.job;
+  spec.function = request.function;
+  spec.name = request.readable;
+  spec.arguments = std::move(prepared.arguments);
+  spec.owner = address_;
+  spec.code_id = options_.code.id;
+  record->held = std::move(prepared.held);
+  record->dependencies = std::move(prepared.dependencies);
+  record->max_retries = request.max_retries;
+  CellPtr cell = NewOwned(ReturnId(spec.task, 0));
+  record->result = cell->shared_state();
+  ++pending_tasks_;
+  role_.Do([this, record, demand = request.demand, deadline = request.deadline_seconds] {
+    record->result->task = record->spec.task;
+    std::string key = Encode(demand) + Encode(deadline);
+    record->shape = submit_.Shape(key);
+    if (record->shape == shape_demands_.size()) shape_demands_.emplace_back(demand, deadline);
+    Begin(record);
+  });
+  return cell;
+}
+
+void Core::Begin(std::shared_ptr<TaskRecord> record) {
+  tasks_.emplace(record->spec.task, record);
+  WhenAllReady(record->dependencies, [this, task = record->spec.task](const ErrorInfo* error) {
+    auto it = tasks_.find(task);
+    if (it == tasks_.end()) return;
+    if (error != nullptr) return FailTask(task, *error);
+    std::shared_ptr<TaskRecord> ready = it->second;
+    ready->spec.arguments = FinalArguments(ready->spec.arguments);
+    SubmitMachine::Effects effects;
+    submit_.Submit(task, ready->shape, ready->max_retries, absl::Now(), effects);
+    Apply(std::move(effects));
+  });
+}
+
+void Core::Apply(SubmitMachine::Effects effects) {
+  for (const SubmitMachine::Fail& failure : effects.failures) FailTask(failure.task, failure.error);
+  for (const SubmitMachine::Return& lease : effects.returns) {
+    auto it = leases_.find(lease.lease);
+    if (it == leases_.end()) continue;
+    wire::ReturnLease message;
+    message.lease = lease.lease;
+    message.node = it->second.grant.worker.node;
+    message.worker_failed = lease.worker_failed;
+    NodeNotify(message);
+    leases_.erase(it);
+  }
+  for (uint64_t request : effects.cancelled_requests) {
+    // Its answer, if it comes first, is a grant that the machine returns.
+    if (auto it = lease_requests_.find(request); it != lease_requests_.end()) {
+      wire::CancelLeaseRequest message;
+      message.request_id = it->second;
+      NodeNotify(message);
+    }
+  }
+  for (const SubmitMachine::Push& push : effects.pushes) SendPush(push.lease, push.task, push.attempt);
+  for (const SubmitMachine::Request& request : effects.requests) RequestLease(request);
+  ArmTick();
+}
+
+void Core::RequestLease(const SubmitMachine::Request& request) {
+  wire::RequestLease message;
+  message.request_id = std::string(TaskId::Random().Bytes());
+  message.demand = shape_demands_[request.shape].first;
+  message.deadline_seconds = shape_demands_[request.shape].second;
+  message.code = options_.code;
+  if (std::optional<TaskId> task = submit_.WaitingTask(request.shape)) {
+    // Where the big arguments of the next task are.
+    if (auto it = tasks_.find(*task); it != tasks_.end()) {
+      for (const std::shared_ptr<ObjectState>& state : it->second->dependencies) {
+        if (state->status != ObjectState::kStored) continue;
+        for (const wire::ObjectLocation& location : state->locations) message.demand.locality.push_back(location);
+      }
+    }
+  }
+  lease_requests_[request.request] = message.request_id;
+  NodeRequest(message, [this, number = request.request](absl::StatusOr<wire::LeaseGrant> grant) {
+    lease_requests_.erase(number);
+    if (closed_) return;
+    SubmitMachine::Effects effects;
+    if (grant.ok()) {
+      nodes_of_workers_[grant->worker.worker] = grant->worker.node;
+      LeaseRecord lease;
+      lease.grant = *grant;
+      leases_[grant->lease] = std::move(lease);
+      submit_.Granted(number, grant->lease, absl::Now(), effects);
+    } else if (absl::IsUnavailable(grant.status()) && node_connection_ != nullptr) {
+      submit_.Denied(number, std::nullopt, absl::Now(), effects);   // the head is away: again, a little later
+    } else if (absl::IsCancelled(grant.status())) {
+      submit_.Denied(number, std::nullopt, absl::Now(), effects);
+    } else {
+      submit_.Denied(number, FromStatus(grant.status()), absl::Now(), effects);
+    }
+    Apply(std::move(effects));
+  });
+}
+
+void Core::SendPush(LeaseId lease, TaskId task, uint32_t attempt) {
+  auto at = tasks_.find(task);
+  auto it = leases_.find(lease);
+  if (at == tasks_.end() || it == leases_.end()) return;
+  wire::PushTask message;
+  message.spec = at->second->spec;
+  message.spec.attempt = attempt;
+  message.spec.lease = lease;
+  if (it->second.asking_fate) {
+    it->second.unanswered.emplace_back(task, attempt);
+    return;
+  }
+  peers_->Request(it->second.grant.worker, std::move(message), [this, lease, task, attempt](absl::StatusOr<wire::TaskReply> reply) {
+    if (!closed_) OnPushReply(lease, task, attempt, std::move(reply));
+  });
+}
+
+void Core::OnPushReply(LeaseId lease, TaskId task, uint32_t attempt, absl::StatusOr<wire::TaskReply> reply) {
+  auto it = leases_.find(lease);
+  if (it == leases_.end()) return;
+  if (!reply.ok() && absl::IsUnavailable(reply.status())) {
+    it->second.unanswered.emplace_back(task, attempt);
+    return OnLeaseBroken(lease);
+  }
+  if (std::optional<LeaseId> current = submit_.LeaseOf(task); current != lease || submit_.AttemptOf(task) != attempt) return;
+  SubmitMachine::Effects effects;
+  if (reply.ok() && reply->handed_back) {
+    auto at = tasks_.find(task);
+    if (at != tasks_.end() && at->second->cancelled) {
+      submit_.Finished(lease, task, absl::Now(), effects);
+      FailTask(task, MakeError(ErrorInfo::kCancelled, fmt::format("task {} was cancelled", at->second->spec.name)));
+    } else {
+      submit_.HandedBack(lease, task, absl::Now(), effects);
+    }
+    return Apply(std::move(effects));
+  }
+  wire::WorkerAddress callee = it->second.grant.worker;
+  submit_.Finished(lease, task, absl::Now(), effects);
+  if (auto at = tasks_.find(task); at != tasks_.end()) {
+    std::shared_ptr<TaskRecord> record = at->second;
+    if (!reply.ok()) {
+      FailTask(task, FromStatus(reply.status()));
+    } else {
+      Complete(*record, callee, std::move(*reply));
+      EndTask(task);
+    }
+  }
+  Apply(std::move(effects));
+}
+
+// The connection to a leased worker broke. Only the daemon says whether the worker is dead.
+void Core::OnLeaseBroken(LeaseId lease) {
+  LeaseRecord& record = leases_.at(lease);
+  if (record.asking_fate) return;
+  record.asking_fate = true;
+  AskFate(record.grant.worker, [this, lease](const wire::WorkerFateReply& fate) {
+    auto it = leases_.find(lease);
+    if (it == leases_.end()) return;
+    it->second.asking_fate = false;
+    std::vector<std::pair<TaskId, uint32_t>> unanswered = std::move(it->second.unanswered);
+    it->second.unanswered.clear();
+    if (!fate.dead) {
+      for (const auto& [task, attempt] : unanswered) {
+        if (submit_.LeaseOf(task) == lease && submit_.AttemptOf(task) == attempt) SendPush(lease, task, attempt);
+      }
+      return;
+    }
+    const wire::WorkerAddress& worker = it->second.grant.worker;
+    std::string ran;
+    if (!unanswered.empty()) {
+      if (auto at = tasks_.find(unanswered.front().first); at != tasks_.end()) ran = fmt::format(" while it ran {}", at->second->spec.name);
+    }
+    ErrorInfo error = MakeError(fate.out_of_memory ? ErrorInfo::kOutOfMemory : ErrorInfo::kWorkerDied,
+                                fmt::format("worker {} on node {} died{}: {}", worker.worker.Short(), worker.node.Short(), ran, fate.reason));
+    SubmitMachine::Effects effects;
+    submit_.WorkerLost(lease, error, absl::Now(), effects);
+    Apply(std::move(effects));
+  });
+}
+
+// Takes the results of a task or call. `record.held` still protects the arguments' refs.
+void Core::Complete(TaskRecord& record, const wire::WorkerAddress& callee, wire::TaskReply reply) {
+  ReferenceMachine::Effects effects;
+  references_.Kept(callee, reply.kept, effects);
+  Apply(std::move(effects));
+  ObjectState& result = *record.result;
+  if (reply.error) return SetError(result, *reply.error);
+  if (reply.returns.empty()) return SetError(result, MakeError(ErrorInfo::kRuntime, "the worker sent no result"));
+  if (auto* value = std::get_if<wire::InlineValue>(&reply.returns.front())) {
+    SetInline(result, std::make_shared<const std::string>(std::move(value->bytes)), std::move(value->references), true);
+  } else {
+    auto& stored = std::get<wire::StoredValue>(reply.returns.front());
+    SetStored(result, {stored.location}, std::move(stored.references), true);
+  }
+}
+
+void Core::FailTask(TaskId task, const ErrorInfo& error) {
+  auto it = tasks_.find(task);
+  if (it == tasks_.end()) return;
+  std::shared_ptr<TaskRecord> record = it->second;
+  SetError(*record->result, error);
+  EndTask(task);
+}
+
+void Core::EndTask(TaskId task) {
+  auto it = tasks_.find(task);
+  if (it == tasks_.end()) return;
+  std::shared_ptr<TaskRecord> record = std::move(it->second);
+  tasks_.erase(it);
+  if (record->spec.actor.IsNil()) {
+    --pending_tasks_;
+  } else if (auto at = actors_.find(record->spec.actor); at != actors_.end()) {
+    --*at->second->pending;
+  }
+}
+
+void Core::ArmTick() {
+  absl::Time next = submit_.NextTick();
+  if (!tick_ || next == absl::InfiniteFuture() || (tick_at_ <= next && tick_at_ != absl::InfiniteFuture())) return;
+  tick_at_ = next;
+  tick_->After(std::max(next - absl::Now(), absl::Milliseconds(1)), [this] {
+    tick_at_ = absl::InfiniteFuture();
+    SubmitMachine::Effects effects;
+    submit_.Tick(absl::Now(), effects);
+    Apply(std::move(effects));
+  });
+}
+
+// ---- actors -----------------------------------------------------------------------------------------------------------------
+
+Core::ActorRecord& Core::ActorOf(ActorId actor, const std::string& readable) {
+  std::unique_ptr<ActorRecord>& record = actors_[actor];
+  if (!record) {
+    record = std::make_unique<ActorRecord>(readable.empty() ? actor.Short() : readable);
+    std::lock_guard lock(actors_mutex_);
+    auto [it, is_new] = call_counters_.try_emplace(actor, record->pending);
+    if (!is_new) record->pending = it->second;
+  }
+  return *record;
+}
+
+absl::StatusOr<ActorId> Core::CreateActor(ActorRequest request, std::vector<OutgoingArgument> arguments) {
+  if (closed_) return FailedPrecondition("the runtime has been shut down");
+  ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
+  wire::ActorSpec& spec = request.spec;
+  spec.actor = ActorId::Random();
+  spec.owner = address_;
+  spec.job = node_.job;
+  spec.code = options_.code;
+  if (spec.ns.empty()) spec.ns = node_.ns;
+  struct Slot { std::atomic<bool> done = false; absl::StatusOr<ActorId> actor = absl::UnknownError(""); };
+  auto slot = std::make_shared<Slot>();
+  ActorId id = spec.actor;
+  auto finish = [slot](absl::StatusOr<ActorId> actor) {
+    slot->actor = std::move(actor);
+    slot->done.store(true, std::memory_order_release);
+  };
+  role_.Do([this, spec = std::move(spec), prepared = std::move(prepared), finish]() mutable {
+    ActorRecord& record = ActorOf(spec.actor, spec.name.empty() ? spec.class_name : spec.name);
+    record.creating = true;
+    record.held = std::move(prepared.held);
+    WhenAllReady(prepared.dependencies, [this, spec, arguments = prepared.arguments, finish](const ErrorInfo* error) mutable {
+      ActorRecord& actor = ActorOf(spec.actor);
+      ActorCallMachine::Effects effects;
+      if (error != nullptr) {
+        actor.creating = false;
+        ErrorInfo refused = *error;
+        refused.message = fmt::format("an argument of the constructor failed: {}", error->message);
+        actor.machine.Refused(refused, effects);
+        Apply(spec.actor, std::move(effects));
+        return finish(spec.actor);
+      }
+      spec.arguments = Encode(FinalArguments(arguments));
+      wire::CreateActor message;
+      message.spec = spec;
+      NodeRequest(message, [this, id = spec.actor, finish](absl::StatusOr<wire::ActorInfo> info) {
+        if (closed_) return finish(absl::CancelledError("the runtime has been shut down"));
+        ActorRecord& created = ActorOf(id);
+        created.creating = false;
+        ActorCallMachine::Effects more;
+        if (!info.ok()) {
+          ErrorInfo refused = FromStatus(info.status());
+          if (refused.kind == ErrorInfo::kRuntime) refused.kind = ErrorInfo::kActorDied;
+          created.machine.Refused(refused, more);
+          Apply(id, std::move(more));
+          return finish(info.status());
+        }
+        if (std::optional<uint64_t> wanted = std::exchange(created.wanted, std::nullopt)) Resolve(id, *wanted);
+        finish(info->actor);
+      });
+    });
+  });
+  if (!request.acknowledged) return id;
+  if (!AwaitBlocking([&] { return slot->done.load(std::memory_order_acquire) || closed_.load(); }, absl::InfiniteFuture()) || !slot->done) {
+    return FailedPrecondition("the runtime has been shut down");
+  }
+  return slot->actor;
+}
+
+absl::StatusOr<CellPtr> Core::SubmitCall(ActorId actor, const std::string& function, const std::string& readable,
+                                         std::vector<OutgoingArgument> arguments) {
+  if (closed_) return FailedPrecondition("the runtime has been shut down");
+  if (actor.IsNil()) return InvalidArgument("the actor handle refers to nothing");
+  std::shared_ptr<std::atomic<int64_t>> pending;
+  {
+    std::lock_guard lock(actors_mutex_);
+    std::shared_ptr<std::atomic<int64_t>>& counter = call_counters_[actor];
+    if (!counter) counter = std::make_shared<std::atomic<int64_t>>(0);
+    pending = counter;
+  }
+  if (pending->load() >= static_cast<int64_t>(kPendingCallsMax)) {
+    AwaitBlocking([&] { return pending->load() < static_cast<int64_t>(kPendingCallsMax) || current_cancelled() || closed_.load(); },
+                  absl::InfiniteFuture());
+    if (current_cancelled()) return absl::CancelledError("the task was cancelled while it submitted");
+  }
+  ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
+  auto record = std::make_shared<TaskRecord>();
+  wire::TaskSpec& spec = record->spec;
+  spec.task = TaskId::Random();
+  spec.job = node_.job;
+  spec.function = function;
+  spec.name = readable;
+  spec.arguments = std::move(prepared.arguments);
+  spec.owner = address_;
+  spec.actor = actor;
+  spec.code_id = options_.code.id;
+  record->held = std::move(prepared.held);
+  record->dependencies = std::move(prepared.dependencies);
+  CellPtr cell = NewOwned(ReturnId(spec.task, 0));
+  record->result = cell->shared_state();
+  ++*pending;
+  role_.Do([this, record, actor] {
+    TaskId task = record->spec.task;
+    record->result->task = task;
+    record->result->actor = actor;
+    tasks_.emplace(task, record);
+    ActorCallMachine::Effects effects;
+    ActorOf(actor).machine.Submit(task, effects);
+    Apply(actor, std::move(effects));
+    WhenAllReady(record->dependencies, [this, actor, task](const ErrorInfo* error) {
+      auto it = tasks_.find(task);
+      if (it == tasks_.end()) return;
+      ActorCallMachine::Effects more;
+      ActorCallMachine& machine = ActorOf(actor).machine;
+      if (error != nullptr) {
+        FailTask(task, *error);
+        machine.Cancel(task, more);
+      } else {
+        it->second->spec.arguments = FinalArguments(it->second->spec.arguments);
+        machine.ArgumentsReady(task, more);
+      }
+      Apply(actor, std::move(more));
+    });
+  });
+  return cell;
+}
+
+void Core::Apply(ActorId actor, ActorCallMachine::Effects effects) {
+  for (const ActorCallMachine::Fail& failure : effects.failures) FailTask(failure.task, failure.error);
+  for (const ActorCallMachine::Send& send : effects.sends) SendCall(actor, send);
+  if (effects.ask_fate) {
+    ActorCallMachine& machine = ActorOf(actor).machine;
+    AskFate(machine.worker(), [this, actor, incarnation = machine.incarnation()](const wire::WorkerFateReply& fate) {
+      ActorCallMachine::Effects more;
+      ActorOf(actor).machine.Fate(incarnation, fate.dead, fate.reason, more);
+      Apply(actor, std::move(more));
+    });
+  }
+  if (effects.resolve) {
+    ActorRecord& record = ActorOf(actor);
+    if (record.creating) record.wanted = effects.resolve;
+    else Resolve(actor, *effects.resolve);
+  }
+}
+
+void Core::Resolve(ActorId actor, uint64_t incarnation_min) {
+  wire::ResolveActor message;
+  message.actor = actor;
+  message.incarnation_min = incarnation_min;
+  message.wait_seconds = 30;
+  NodeRequest(message, [this, actor, incarnation_min](absl::StatusOr<wire::ActorInfo> info) {
+    if (closed_) return;
+    ActorCallMachine::Effects effects;
+    ActorRecord& record = ActorOf(actor);
+    if (info.ok()) {
+      if (info->state == wire::ActorInfo::kAlive) nodes_of_workers_[info->worker.worker] = info->worker.node;
+      if (info->state == wire::ActorInfo::kDead) record.held.clear();
+      record.machine.Resolved(*info, effects);
+    } else if (node_connection_ != nullptr && (absl::IsUnavailable(info.status()) || absl::IsDeadlineExceeded(info.status()))) {
+      return After(absl::Milliseconds(300), [this, actor, incarnation_min] { Resolve(actor, incarnation_min); });
+    } else {
+      ErrorInfo error = FromStatus(info.status());
+      if (absl::IsNotFound(info.status())) error.kind = ErrorInfo::kActorDied;
+      record.machine.ResolveFailed(error, effects);
+    }
+    Apply(actor, std::move(effects));
+  });
+}
+
+void Core::SendCall(ActorId actor, const ActorCallMachine::Send& send) {
+  auto it = tasks_.find(send.task);
+  if (it == tasks_.end()) return;
+  wire::PushTask message;
+  message.spec = it->second->spec;
+  message.spec.attempt = send.attempt;
+  message.spec.incarnation = send.incarnation;
+  message.spec.sequence = send.sequence;
+  peers_->Request(ActorOf(actor).machine.worker(), std::move(message),
+                  [this, actor, task = send.task, incarnation = send.incarnation](absl::StatusOr<wire::TaskReply> reply) {
+                    if (!closed_) OnCallReply(actor, task, incarnation, std::move(reply));
+                  });
+}
+
+void Core::OnCallReply(ActorId actor, TaskId task, uint64_t incarnation, absl::StatusOr<wire::TaskReply> reply) {
+  ActorCallMachine& machine = ActorOf(actor).machine;
+  ActorCallMachine::Effects effects;
+  if (!reply.ok() && absl::IsUnavailable(reply.status())) {
+    machine.Broken(incarnation, effects);
+  } else if (!reply.ok() && absl::IsFailedPrecondition(reply.status())) {
+    machine.Stale(incarnation, effects);
+  } else if (machine.HasCall(task) && machine.incarnation() == incarnation) {
+    wire::WorkerAddress callee = machine.worker();
+    machine.Answered(task);
+    if (auto it = tasks_.find(task); it != tasks_.end()) {
+      std::shared_ptr<TaskRecord> record = it->second;
+      if (!reply.ok()) {
+        FailTask(task, FromStatus(reply.status()));
+      } else {
+        Complete(*record, callee, std::move(*reply));
+        EndTask(task);
+      }
+    }
+  }
+  Apply(actor, std::move(effects));
+}
+
+// ---- cancellation -----------------------------------------------------------------------------------------------------------
+
+void Core::Cancel(const CellPtr& cell, bool force) {
+  role_.Do([this, state = cell->shared_state(), force] {
+    auto it = tasks_.find(state->task);
+    if (it == tasks_.end() || state->is_ready()) return;
+    std::shared_ptr<TaskRecord> record = it->second;
+    record->cancelled = true;
+    TaskId task = state->task;
+    ErrorInfo error = MakeError(ErrorInfo::kCancelled, fmt::format("task {} was cancelled", record->spec.name));
+    wire::CancelTask message;
+    message.task = task;
+    if (!record->spec.actor.IsNil()) {
+      ActorCallMachine& machine = ActorOf(record->spec.actor).machine;
+      ActorCallMachine::Effects effects;
+      if (machine.Cancel(task, effects)) FailTask(task, error);
+      else if (machine.IsSent(task)) peers_->Notify(machine.worker(), message);
+      return Apply(record->spec.actor, std::move(effects));
+    }
+    SubmitMachine::Effects effects;
+    std::optional<LeaseId> lease = submit_.LeaseOf(task);
+    if (!lease || submit_.Cancel(task, absl::Now(), effects)) {
+      submit_.Cancel(task, absl::Now(), effects);
+      FailTask(task, error);
+    } else if (auto at = leases_.find(*lease); at != leases_.end()) {
+      message.force = force;
+      peers_->Notify(at->second.grant.worker, message);
+    }
+    Apply(std::move(effects));
+  });
+}
+
+}  // namespace argosy::worker

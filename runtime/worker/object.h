@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/base/codec.h"
+#include "runtime/base/id.h"
+#include "runtime/wire/messages.h"
+
+namespace argosy::worker {
+
+class Core;
+
+// Where a value lies, or why there is none. Filled once on the loop, then `status` is set: whoever sees it set may read the rest.
+struct ObjectState {
+  enum Status : int { kPending = 0, kInline = 1, kStored = 2, kError = 3 };
+
+  ObjectState(ObjectId id, wire::WorkerAddress owner) : id(id), owner(std::move(owner)) {}
+
+  const ObjectId id;
+  const wire::WorkerAddress owner;
+  std::atomic<int> status = kPending;
+
+  std::shared_ptr<const std::string> bytes;         // kInline: a packed value
+  std::vector<wire::ObjectLocation> locations;      // kStored
+  std::vector<wire::Reference> references;          // refs inside the value
+  wire::ErrorInfo error;                            // kError
+
+  bool is_ready() const { return status.load(std::memory_order_acquire) != kPending; }
+
+  // Loop only.
+  bool fetching = false;
+  std::vector<std::function<void()>> waiters;       // run once, when it is ready
+  TaskId task;                                      // that makes it; nil for Put and borrowed ones
+  ActorId actor;                                    // whose call makes it
+
+  // The mapped bytes of a stored value while somebody reads them.
+  std::mutex pin_mutex;
+  std::weak_ptr<const void> pin;
+};
+
+// What an ObjectRef points at: one counted handle. The count is the core's; the handle tells it when it goes.
+class Cell {
+ public:
+  Cell(std::weak_ptr<Core> core, std::shared_ptr<ObjectState> state) : core_(std::move(core)), state_(std::move(state)) {}
+  ~Cell();
+  Cell(const Cell&) = delete;
+  Cell& operator=(const Cell&) = delete;
+
+  ObjectState& state() const { return *state_; }
+  const std::shared_ptr<ObjectState>& shared_state() const { return state_; }
+  wire::Reference reference() const { return {state_->id, state_->owner}; }
+
+ private:
+  std::weak_ptr<Core> core_;
+  std::shared_ptr<ObjectState> state_;
+};
+using CellPtr = std::shared_ptr<Cell>;
+
+// A value to decode in place.
+struct ValueBytes {
+  std::string_view body;
+  std::vector<Buffer> buffers;
+  std::shared_ptr<const void> owner;
+};
+
+// A value to send or store; the refs inside it are held until it is registered.
+struct OutgoingValue {
+  std::string body;
+  std::vector<Buffer> buffers;
+  std::vector<CellPtr> refs;
+};
+
+}  // namespace argosy::worker

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "runtime/async/loop.h"
+
+namespace argosy::worker {
+
+// Who runs the worker's loop. The loop is a role, not a thread: whoever waits for something takes it and polls the sockets itself, so that
+// a reply is handled by the thread that wants it. When nobody has had the role for a while (user code computes), a standby thread takes
+// it until somebody asks for it back.
+//
+// Thread:   any. What runs "on the loop" runs on the thread that leads.
+// Lifetime: Stop before the loop goes.
+// Failure:  none.
+class LoopRole {
+ public:
+  explicit LoopRole(async::Loop& loop);
+  ~LoopRole();
+
+  // The calling thread leads (it is inside a handler or inside Do).
+  bool HeldByMe() const;
+
+  // Runs `operation` on the loop: here and now when the role is free, else soon by its leader. Operations of one thread keep their order.
+  void Do(std::function<void()> operation);
+
+  // Until `done` or the deadline, leading or following. `done` reads atomics only, and becomes true by something that ran on the loop.
+  // Must not be called on the loop. Returns done().
+  bool Await(const std::function<bool()>& done, absl::Time deadline);
+
+  void StartStandby();
+  // Joins the standby; nobody may wait any more.
+  void Stop();
+
+ private:
+  bool TryTake();
+  void Take();
+  void Release();
+  void Lead(const std::function<bool()>& done, absl::Time deadline, bool standby);
+  void Drain();
+  void RunStandby();
+
+  async::Loop& loop_;
+
+  std::mutex mutex_;
+  std::condition_variable followers_;
+  std::condition_variable standby_wakes_;
+  bool led_ = false;
+  bool led_by_standby_ = false;
+  bool standby_sleeps_ = false;
+  bool stopping_ = false;
+  std::atomic<bool> stop_standby_ = false;
+  uint64_t releases_ = 0;
+  std::atomic<int> waiting_ = 0;
+
+  std::mutex operations_mutex_;
+  std::vector<std::function<void()>> operations_;
+  std::atomic<bool> has_operations_ = false;
+
+  std::thread standby_;
+};
+
+}  // namespace argosy::worker
