@@ -33,7 +33,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 std::string Suggest(const std::string& word, const std::set<std::string>& known) {
   constexpr size_t kListedMax = 8;
   const std::string* best = nullptr;
-  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  // Among words of one or two letters every other one would be near.
+  size_t best_distance = word.size() < 3 ? 1 : std::max<size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : known) {
     if (size_t distance = EditDistance(word, candidate); distance < best_distance) {
       best = &candidate;
@@ -361,7 +362,9 @@ std::string GroupExplanation::ToString() const {
   if (!summary.empty()) {
     text += "; " + summary;
   } else {
-    for (const Bundle& bundle : bundles) text += fmt::format("; {} x bundle {}", bundle.count, Body(bundle.explanation));
+    for (const Bundle& bundle : bundles) {
+      text += fmt::format("; {} {}", bundle.count == 1 ? "one bundle" : fmt::format("each of {} bundles", bundle.count), Body(bundle.explanation));
+    }
   }
   return text + (feasible ? "; waits until something ends" : "; the nodes of the cluster can never satisfy it, waits for one to join");
 }

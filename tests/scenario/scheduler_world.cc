@@ -119,10 +119,12 @@ void SchedulerWorld::Deliver(Node& node, const GroupEffect& order) {
     for (const BundleReservation& bundle : prepare->bundles) {
       if (status.ok()) status = node.ledger.PrepareBundle({prepare->group, bundle.index}, bundle.resources);
     }
-    if (status.ok()) return StepGroups(NodePrepared{node.id, prepare->group, prepare->attempt});
-    for (const BundleReservation& bundle : prepare->bundles) node.ledger.ReturnBundle({prepare->group, bundle.index});
+    if (!status.ok()) {
+      for (const BundleReservation& bundle : prepare->bundles) node.ledger.ReturnBundle({prepare->group, bundle.index});
+    }
     Report(node);
-    StepGroups(PrepareFailed{node.id, prepare->group, prepare->attempt, Message(status)});
+    if (status.ok()) StepGroups(NodePrepared{node.id, prepare->group, prepare->attempt});
+    else StepGroups(PrepareFailed{node.id, prepare->group, prepare->attempt, Message(status)});
   } else if (auto* commit = std::get_if<SendCommit>(&order)) {
     absl::Status status;
     for (int bundle : commit->bundles) {
@@ -151,6 +153,9 @@ void SchedulerWorld::Start(const std::string& name, const Demand& demand, NodeId
   Node& node = *NodeById(id);
   std::optional<BundleAffinity> bundle;
   if (auto* affinity = std::get_if<BundleAffinity>(&demand.strategy)) bundle = *affinity;
+  std::optional<BundleKey> spent;
+  if (bundle) spent = view_.FitBundle(id, *bundle, demand.resources);
+  Must(view_.Take(id, demand.resources, spent));
   Task& task = tasks_[name];
   const LeaseId lease = LeaseId::FromNumber(next_id_++);
   absl::StatusOr<Granted> granted = node.ledger.Grant(lease, demand.resources, bundle);

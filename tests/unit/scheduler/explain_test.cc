@@ -91,7 +91,7 @@ TEST_CASE("ExplainGroup: says which bundle cannot be placed, or why not together
   GroupExplanation alone = ExplainGroup(view, group(GroupStrategy::kPack, {{{"GPU", 1}}, {{"GPU", 1}, {"large_cpu_mem", 2}}}), prng);
   CHECK_FALSE(alone.feasible);
   CHECK(alone.ToString() ==
-        "PACK of 2 bundles: 1 x {GPU: 1}, 1 x {GPU: 1, large_cpu_mem: 2}; 1 x bundle needs GPU: 1, large_cpu_mem: 2; 3 nodes: 2 lack "
+        "PACK of 2 bundles: 1 x {GPU: 1}, 1 x {GPU: 1, large_cpu_mem: 2}; one bundle needs GPU: 1, large_cpu_mem: 2; 3 nodes: 2 lack "
         "large_cpu_mem (nearest: gpu-1 has GPU: 1), 1 has too little large_cpu_mem (big has GPU: 1, large_cpu_mem: 1); "
         "the nodes of the cluster can never satisfy it, waits for one to join");
 
