@@ -131,6 +131,11 @@ absl::StatusOr<Finder> EachMatchOf(std::string_view regex) {
 // The pattern of GPT-2's tokenizer (encoder.py of its release).
 constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// \w+|[^\w\s]+ as Rust's regex crate, which runs this one, reads \w (unicode::IsWord).
+constexpr std::string_view kWordsAndOthers =
+    R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}]+)"
+    R"(|[^\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}\s]+)";
+
 }  // namespace
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const nlohmann::json& part) {
@@ -177,7 +182,7 @@ absl::Status PreTokenizer::Add(const nlohmann::json& part) {
   } else if (type == "WhitespaceSplit") {
     cut_at(EachCodePoint(unicode::IsWhitespace), Delimiter::kRemoved);
   } else if (type == "Whitespace") {
-    ARGOSY_ASSIGN_OR_RETURN(Finder find, EachMatchOf(R"(\w+|[^\w\s]+)"));
+    ARGOSY_ASSIGN_OR_RETURN(Finder find, EachMatchOf(kWordsAndOthers));
     cut_at(std::move(find), Delimiter::kRemoved, true);
   } else if (type == "CharDelimiterSplit") {
     ARGOSY_ASSIGN_OR_RETURN(std::string delimiter, StringField(part, "delimiter", "pre_tokenizer CharDelimiterSplit"));

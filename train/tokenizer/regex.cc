@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <cctype>
 #include <optional>
 
 #include "runtime/base/status.h"
@@ -11,11 +12,13 @@
 namespace argosy::train {
 namespace {
 
-// Members of a class. PCRE2's own \s also holds U+180E, and its \w lacks marks and connectors.
+// Members of a class. PCRE2's own \s also holds U+180E, and its \w lacks marks and connectors. Oniguruma reads \w by a table of its own
+// below U+0100, where the superscripts and fractions are in.
 constexpr std::string_view kSpaceMembers =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kWordMembers =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})"
+    R"(\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 constexpr std::string_view kHexMembers = "0-9a-fA-F";
 
 // The members that the escape's small letter stands for.
@@ -89,6 +92,10 @@ class Translator {
       out_ += c == lower ? "[" : "[^";
       out_ += *members;
       out_ += ']';
+      at_ += 2;
+    } else if (lower == 'b') {  // a border of words is one by the same \w
+      std::string_view negated = c == 'b' ? "!" : "=";
+      out_ += fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", kWordMembers, negated, c == 'b' ? "=" : "!");
       at_ += 2;
     } else {
       CopyEscape();

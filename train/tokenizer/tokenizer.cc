@@ -80,6 +80,7 @@ struct Tokenizer::Impl {
   std::map<int32_t, AddedToken> added;
   absl::flat_hash_map<std::string, int32_t> added_ids;
   AddedTokenMatcher raw_matcher, normalized_matcher;
+  std::map<int32_t, std::string> normalized_contents;  // what tokens found in normalized text decode to
   bool added_changed = false;  // tokenizer.json no longer says what `added` says
 
   std::optional<int32_t> bos, eos, pad, unknown;
@@ -108,11 +109,13 @@ struct Tokenizer::Impl {
   void BuildMatchers() {
     raw_matcher = {};
     normalized_matcher = {};
+    normalized_contents.clear();
     for (const auto& [id, token] : added) {
       if (token.normalized) {
         Piece pattern{.text = token.content};
         normalizer.Apply(pattern);
         normalized_matcher.Add(pattern.text, token);
+        normalized_contents[id] = std::move(pattern.text);
       } else {
         raw_matcher.Add(token.content, token);
       }
@@ -288,7 +291,11 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, DecodeOptions option
   tokens.reserve(ids.size());
   for (int32_t id : ids) {
     if (options.skip_special_tokens && IsSpecial(id)) continue;
-    if (auto token = IdToToken(id)) tokens.push_back(*std::move(token));
+    if (auto normalized = impl_->normalized_contents.find(id); normalized != impl_->normalized_contents.end()) {
+      tokens.push_back(normalized->second);
+    } else if (auto token = IdToToken(id)) {
+      tokens.push_back(*std::move(token));
+    }
   }
   return impl_->decoder.Apply(std::move(tokens));
 }

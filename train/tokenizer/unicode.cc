@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "runtime/base/status.h"
 
@@ -55,6 +56,15 @@ struct Alphabet {
   }
 };
 constexpr Alphabet kAlphabet;
+
+// Of category P*, but not in Unicode 8.
+constexpr std::pair<char32_t, char32_t> kNewerPunctuation[] = {
+    {0x61d, 0x61d}, {0x9fd, 0x9fd}, {0xa76, 0xa76}, {0xc77, 0xc77}, {0xc84, 0xc84}, {0x1b7d, 0x1b7e}, {0x2e43,
+    0x2e4f}, {0x2e52, 0x2e5d}, {0x10ead, 0x10ead}, {0x10f55, 0x10f59}, {0x10f86, 0x10f89}, {0x1144b, 0x1144f},
+    {0x1145a, 0x1145b}, {0x1145d, 0x1145d}, {0x11660, 0x1166c}, {0x116b9, 0x116b9}, {0x1183b, 0x1183b}, {0x11944,
+    0x11946}, {0x119e2, 0x119e2}, {0x11a3f, 0x11a46}, {0x11a9a, 0x11a9c}, {0x11a9e, 0x11aa2}, {0x11c41, 0x11c45},
+    {0x11c70, 0x11c71}, {0x11ef7, 0x11ef8}, {0x11fff, 0x11fff}, {0x11b00, 0x11b09}, {0x11f43, 0x11f4f}, {0x12ff1, 0x12ff2}, {0x16e97, 0x16e9a}, {0x16fe2,
+    0x16fe2}, {0x1e95e, 0x1e95f}};
 
 }  // namespace
 
@@ -142,6 +152,10 @@ bool IsNumeric(char32_t c) {
 
 bool IsPunctuation(char32_t c) {
   if (c < 0x80) return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  if (c == 0x166d || c == 0x111c9) return true;  // were punctuation then
+  for (auto [first, last] : kNewerPunctuation) {
+    if (c >= first && c <= last) return false;
+  }
   utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }

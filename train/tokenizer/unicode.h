@@ -22,7 +22,7 @@ std::string ToValid(std::string_view text);
 bool IsWhitespace(char32_t c);
 // Categories Nd, Nl, No.
 bool IsNumeric(char32_t c);
-// ASCII punctuation and categories P*.
+// ASCII punctuation and categories P* as they were in Unicode 8, whose table the reference still uses.
 bool IsPunctuation(char32_t c);
 // What \w matches by Unicode Technical Standard 18: alphabetic, marks, decimal digits, connectors, joiners.
 bool IsWord(char32_t c);
