@@ -297,23 +297,45 @@ at::Tensor Network::Layer(int64_t layer, const at::Tensor& flat, const at::Tenso
   return ComputeLayer(layer, LayerViews(layer, flat), hidden_BTD, batch, cache);
 }
 
+struct LayerTape {
+  Network::LayerTensors leaves;
+  at::Tensor input;
+  at::Tensor output;
+};
+
+std::shared_ptr<LayerTape> Network::RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
+                                                const PreparedBatch& batch) const {
+  at::AutoGradMode recording(true);
+  auto tape = std::make_shared<LayerTape>();
+  tape->leaves = LayerViews(layer, flat);
+  for (at::Tensor& leaf : tape->leaves) {
+    if (leaf.defined()) leaf = leaf.detach().requires_grad_(true);
+  }
+  tape->input = hidden_BTD.detach().requires_grad_(true);
+  tape->output = ComputeLayer(layer, tape->leaves, tape->input, batch, nullptr);
+  return tape;
+}
+
+at::Tensor Network::OutputOf(const LayerTape& tape) { return tape.output.detach(); }
+
+at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const {
+  LayerTensors grads = LayerViews(layer, grad_flat);
+  // Gradients that are views of the flat buffer are added to in place.
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    at::Tensor& leaf = tape.leaves[slot];
+    if (leaf.defined() && grads[slot].scalar_type() == leaf.scalar_type()) leaf.mutable_grad() = grads[slot];
+  }
+  tape.output.backward(grad_out_BTD);
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const at::Tensor& leaf = tape.leaves[slot];
+    if (leaf.defined() && !leaf.grad().is_same(grads[slot])) grads[slot].add_(leaf.grad());
+  }
+  return tape.input.grad();
+}
+
 at::Tensor Network::LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
                                   const at::Tensor& grad_out_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const {
-  at::AutoGradMode with_tape(true);
-  // Leaves whose gradients are views of the flat buffer: the tape adds to it in place.
-  LayerTensors leaves = LayerViews(layer, flat), grads = LayerViews(layer, grad_flat);
-  for (size_t slot = 0; slot < kSlots; ++slot) {
-    if (!leaves[slot].defined()) continue;
-    leaves[slot] = leaves[slot].detach().requires_grad_(true);
-    if (grads[slot].scalar_type() == leaves[slot].scalar_type()) leaves[slot].mutable_grad() = grads[slot];
-  }
-  at::Tensor input = hidden_BTD.detach().requires_grad_(true);
-  ComputeLayer(layer, leaves, input, batch, nullptr).backward(grad_out_BTD);
-  at::AutoGradMode without_tape(false);
-  for (size_t slot = 0; slot < kSlots; ++slot) {
-    if (leaves[slot].defined() && !leaves[slot].grad().is_same(grads[slot])) grads[slot].add_(leaves[slot].grad());
-  }
-  return input.grad();
+  return Backward(*RecordLayer(layer, flat, hidden_BTD, batch), layer, grad_out_BTD, grad_flat);
 }
 
 LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD,

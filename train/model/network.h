@@ -4,7 +4,9 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -16,6 +18,9 @@
 namespace argosy::train {
 
 at::ScalarType TorchType(DType dtype);
+
+// What one layer's backward needs when its forward is not to be computed again: it holds the layer's activations.
+struct LayerTape;
 
 // What all layers of one forward pass share. Shapes: B rows, T tokens a row, H head_dim, n targets.
 struct PreparedBatch {
@@ -85,7 +90,13 @@ class Network {
 
   at::Tensor Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                    KvCache* cache = nullptr) const;
-  // Computes the layer again from its input, then backward: returns the input's gradient and adds the weights' to `grad_flat`.
+  // The same, remembering what Backward needs; `flat` must keep its values until then.
+  std::shared_ptr<LayerTape> RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
+                                         const PreparedBatch& batch) const;
+  static at::Tensor OutputOf(const LayerTape& tape);
+  // Returns the gradient of the layer's input and adds the weights' to `grad_flat`. Once for each tape.
+  at::Tensor Backward(LayerTape& tape, int64_t layer, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const;
+  // Computes the layer again from its input, then backward.
   at::Tensor LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const at::Tensor& grad_out_BTD,
                            const PreparedBatch& batch, const at::Tensor& grad_flat) const;
 
@@ -96,6 +107,7 @@ class Network {
   at::Tensor Logits(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD) const;
 
  private:
+  friend struct LayerTape;
   enum Slot : size_t {
     kInputNorm, kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm, kPostNorm, kGate, kUp, kDown,
     kGateBias, kUpBias, kDownBias, kSlots,

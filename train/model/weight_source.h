@@ -7,6 +7,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/config/model_config.h"
 #include "train/model/layout.h"
@@ -30,5 +31,11 @@ std::unique_ptr<WeightSource> WeightsFromHf(const HfWeights& weights);
 // What transformers initialises a model with: matrices from normal(0, initializer_range), norms 1, biases 0. Element i of a tensor
 // depends on (seed, tensor's name, i) alone, so that any rank can make any part.
 std::unique_ptr<WeightSource> RandomWeights(const ModelConfig& config, uint64_t seed);
+
+// `source` has weights for `old_vocab_size` tokens, `config` more: the added rows of the embedding and of the head start, as in
+// transformers' resize_token_embeddings, at the mean of the old rows plus noise of a variance 1e-9 of theirs (its diagonal). Reads
+// those matrices once, here. `source` must outlive the result.
+absl::StatusOr<std::unique_ptr<WeightSource>> GrownVocabulary(const WeightSource& source, const ModelConfig& config,
+                                                              int64_t old_vocab_size, uint64_t seed);
 
 }  // namespace argosy::train

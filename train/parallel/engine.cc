@@ -105,7 +105,8 @@ struct Engine::State {
   double loss_scale = 0;
   double nll = 0;
   std::vector<PreparedBatch> batches;
-  std::vector<at::Tensor> hidden;
+  std::vector<at::Tensor> hidden;  // by unit: what it made
+  std::vector<std::shared_ptr<LayerTape>> tapes;  // by unit, where nothing is computed again
   at::Tensor grad_hidden;
 
   bool bf16() const { return type == at::kBFloat16; }
@@ -140,7 +141,7 @@ struct Engine::State {
   at::Tensor GradientBuffer(size_t unit, int32_t micro_batch);
   absl::Status StartReduce(size_t unit, int32_t micro_batch);
   absl::Status FinishReduce();
-  absl::Status Forward(size_t unit, int32_t micro_batch);
+  absl::Status Forward(size_t unit, int32_t micro_batch, bool training);
   absl::Status Loss(int32_t micro_batch, bool training);
   absl::Status Backward(size_t unit, int32_t micro_batch);
   absl::Status Commit(StepResult& result);
@@ -299,12 +300,19 @@ absl::Status Engine::State::FinishReduce() {
   return status;
 }
 
-absl::Status Engine::State::Forward(size_t unit, int32_t micro_batch) {
+absl::Status Engine::State::Forward(size_t unit, int32_t micro_batch, bool training) {
   ARGOSY_RETURN_IF_ERROR(FinishGather(unit));
   const PreparedBatch& batch = batches[micro_batch];
   if (batch.rows == 0) return absl::OkStatus();
-  hidden[unit] = unit == 0 ? network.Embed(units[0].full, batch)
-                           : network.Layer(static_cast<int64_t>(unit) - 1, units[unit].full, hidden[unit - 1], batch);
+  int64_t layer = static_cast<int64_t>(unit) - 1;
+  if (unit == 0) {
+    hidden[unit] = network.Embed(units[0].full, batch);
+  } else if (training && !options.recompute && !sharded_weights()) {
+    tapes[unit] = network.RecordLayer(layer, units[unit].full, hidden[unit - 1], batch);
+    hidden[unit] = Network::OutputOf(*tapes[unit]);
+  } else {
+    hidden[unit] = network.Layer(layer, units[unit].full, hidden[unit - 1], batch);
+  }
   return absl::OkStatus();
 }
 
@@ -337,7 +345,13 @@ absl::Status Engine::State::Backward(size_t unit, int32_t micro_batch) {
   }
   ARGOSY_RETURN_IF_ERROR(FinishGather(unit));
   if (batch.rows == 0) return absl::OkStatus();
-  grad_hidden = network.LayerBackward(static_cast<int64_t>(unit) - 1, units[unit].full, hidden[unit - 1], grad_hidden, batch, gradient);
+  int64_t layer = static_cast<int64_t>(unit) - 1;
+  if (tapes[unit] != nullptr) {
+    grad_hidden = network.Backward(*tapes[unit], layer, grad_hidden, gradient);
+    tapes[unit] = nullptr;
+  } else {
+    grad_hidden = network.LayerBackward(layer, units[unit].full, hidden[unit - 1], grad_hidden, batch, gradient);
+  }
   hidden[unit] = at::Tensor();
   return absl::OkStatus();
 }
@@ -387,6 +401,7 @@ absl::Status Engine::State::Commit(StepResult& result) {
 
 absl::Status Engine::State::Run(const std::vector<Line>& schedule, bool training) {
   hidden.assign(units.size(), at::Tensor());
+  tapes.assign(units.size(), nullptr);
   for (const Line& line : schedule) {
     auto unit = static_cast<size_t>(line.unit);
     switch (line.action) {
@@ -397,7 +412,7 @@ absl::Status Engine::State::Run(const std::vector<Line>& schedule, bool training
         StartGather(unit);
         break;
       case Action::kForward:
-        ARGOSY_RETURN_IF_ERROR(Forward(unit, line.micro_batch));
+        ARGOSY_RETURN_IF_ERROR(Forward(unit, line.micro_batch, training));
         break;
       case Action::kLoss:
         ARGOSY_RETURN_IF_ERROR(Loss(line.micro_batch, training));

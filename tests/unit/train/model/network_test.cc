@@ -270,5 +270,32 @@ TEST_CASE("RandomWeights: any part of a tensor can be made alone, with the right
   CHECK(whole[unit.Find("input_layernorm.weight")->offset] == 1.0f);
 }
 
+TEST_CASE("GrownVocabulary: old rows stay, new ones start at the mean of the old with a trace of noise") {
+  ModelConfig old_config = SmallConfig();
+  auto old_source = RandomWeights(old_config, 8);
+  ModelConfig config = Value(ModelConfig::Make({.vocab_size = 100, .hidden_size = 32, .intermediate_size = 48, .num_hidden_layers = 2,
+                                                .num_attention_heads = 4, .num_key_value_heads = 2, .max_position_embeddings = 64}));
+  auto source = Value(GrownVocabulary(*old_source, config, 97, 1));
+  ModelLayout layout = MakeLayout(config), old_layout = MakeLayout(old_config);
+  for (size_t unit : {size_t{0}, layout.units.size() - 1}) {
+    const TensorRange* now = layout.units[unit].Find(unit == 0 ? "embed_tokens.weight" : "lm_head.weight");
+    const TensorRange* before = old_layout.units[unit].Find(unit == 0 ? "embed_tokens.weight" : "lm_head.weight");
+    std::vector<float> rows(now->elements), old_rows(before->elements);
+    REQUIRE(source->Read(*now, 0, rows).ok());
+    REQUIRE(old_source->Read(*before, 0, old_rows).ok());
+    CHECK(std::equal(old_rows.begin(), old_rows.end(), rows.begin()));
+    for (int64_t column = 0; column < 32; ++column) {
+      double mean = 0;
+      for (int64_t row = 0; row < 97; ++row) mean += old_rows[row * 32 + column] / 97.0;
+      for (int64_t row = 97; row < 100; ++row) CHECK(std::abs(rows[row * 32 + column] - mean) < 1e-5);
+    }
+    CHECK(rows[97 * 32] != rows[98 * 32]);
+    std::vector<float> part(50);
+    REQUIRE(source->Read(*now, 97 * 32 - 20, part).ok());
+    CHECK(std::equal(part.begin(), part.end(), rows.begin() + 97 * 32 - 20));
+  }
+  CHECK(!GrownVocabulary(*old_source, config, 101, 1).ok());
+}
+
 }  // namespace
 }  // namespace argosy::train

@@ -308,6 +308,15 @@ TEST_CASE("Engine: without accumulation all four stages give equal bits") {
   }
 }
 
+TEST_CASE("Engine: keeping activations gives the bits of computing them again") {
+  for (int stage : {1, 2}) {
+    Plan plan{.micro_batches = 2, .engine = {.zero_stage = stage}};
+    Run again = Train(plan);
+    plan.engine.recompute = false;
+    CHECK(SameBits(again, Train(plan)));
+  }
+}
+
 TEST_CASE("Engine: 1 and 3 ranks agree, also when a rank has no rows") {
   for (bool tied : {false, true}) {
     for (int rows : {6, 2}) {
@@ -434,7 +443,7 @@ TEST_CASE("Engine: a small model's step is fast enough to be driven by") {
   ModelConfig config = Value(ModelConfig::Nano(96));
   auto group = MakeLoopbackGroup();
   for (DType dtype : {DType::kF32, DType::kBF16}) {
-    auto engine = Value(Engine::Create(config, *RandomWeights(config, 1), group.get(), {.dtype = dtype, .threads = 1}));
+    auto engine = Value(Engine::Create(config, *RandomWeights(config, 1), group.get(), {.dtype = dtype, .recompute = false, .threads = 1}));
     Rows rows(16, std::vector<int32_t>(24, 5));
     std::vector<MicroBatch> batch = {BatchOf(rows, rows)};
     for (int i = 0; i < 5; ++i) Value(engine->TrainStep(batch, 1e-3));
