@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -34,7 +34,8 @@ struct Connection {
 };
 
 struct SubmitArguments {
-  std::vector<std::string> command;
+  std::string program;
+  std::function<std::vector<std::string>()> words;   // what follows `program`, after the "--"
   std::string submission_id;
   std::string working_dir;
   std::vector<std::string> env_vars;
@@ -211,6 +212,11 @@ absl::StatusOr<int> PrintEnd(JobClient& client, const std::string& id) {
 
 absl::StatusOr<int> Submit(const JobArguments& arguments) {
   const SubmitArguments& submit = arguments.submit;
+  std::vector<std::string> words = submit.words();
+  if (!words.empty() && words.front() != "--") {
+    return InvalidArgument("\"{}\" is no option of this command; what to run comes after --: argosy job submit [options] -- COMMAND...",
+                           words.front());
+  }
   ARGOSY_ASSIGN_OR_RETURN(JobClient client, OpenClient(arguments.connection));
   Json runtime_env = Json::object();
   if (!submit.runtime_env_json.empty()) {
@@ -223,8 +229,8 @@ absl::StatusOr<int> Submit(const JobArguments& arguments) {
     ARGOSY_ASSIGN_OR_RETURN(std::string uri, UploadWorkingDir(client, submit.working_dir));
     runtime_env["working_dir"] = uri;
   }
-  std::string entrypoint;
-  for (const std::string& word : submit.command) entrypoint += (entrypoint.empty() ? "" : " ") + QuoteWord(word);
+  std::string entrypoint = QuoteWord(submit.program);
+  for (size_t i = 1; i < words.size(); ++i) entrypoint += " " + QuoteWord(words[i]);
   Json body = {{"entrypoint", entrypoint}, {"runtime_env", runtime_env}, {"metadata", metadata}};
   if (!submit.submission_id.empty()) body["submission_id"] = submit.submission_id;
   if (submit.num_cpus) body["entrypoint_num_cpus"] = *submit.num_cpus;
@@ -361,7 +367,10 @@ void RegisterJob(CLI::App& app) {
 
   CLI::App* submit = add("submit", "Run a command on the cluster: argosy job submit [options] -- COMMAND...", Submit);
   SubmitArguments& s = arguments->submit;
-  submit->add_option("command", s.command, "What to run, after --")->required();
+  // The first word is an option of its own and the rest is left alone: in a list CLI11 would read "[x]" as a list of one.
+  submit->add_option("command", s.program, "What to run, after --")->required();
+  submit->prefix_command();
+  s.words = [submit] { return submit->remaining(); };
   submit->add_flag("--no-wait", s.no_wait, "Print the job's id and return instead of following its log");
   submit->add_option("--submission-id", s.submission_id, "The job's name (default: a new one)");
   submit->add_option("--working-dir", s.working_dir, "Folder that the command runs in: packed and sent to the cluster");
