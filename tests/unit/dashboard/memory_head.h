@@ -180,6 +180,7 @@ class MemoryHead : public v1::JobService::Service, public v1::ClusterService::Se
     reply->set_session_name("session_test");
     v1::NodeInfo& node = *reply->add_nodes();
     node.set_name("n1");
+    node.set_alive(true);
     node.set_node_id(std::string(16, '\1'));
     (*node.mutable_resources_total())["CPU"] = 2;
     v1::PendingDemand& demand = *reply->add_pending();
