@@ -57,8 +57,8 @@ struct LayoutOptions {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-// Shards are cut in the order given (transformers' state_dict order gives its shards); inside a file tensors are in the format's
-// order: alignment of the type descending, then name. A name given twice is an error.
+// Shards are cut in the order given, as huggingface_hub's splitter cuts them; inside a file tensors are in the format's order:
+// alignment of the type descending, then name. A name given twice is an error.
 absl::StatusOr<CheckpointLayout> PlanCheckpoint(std::span<const TensorSpec> tensors, const LayoutOptions& options = {});
 
 }  // namespace argosy::train

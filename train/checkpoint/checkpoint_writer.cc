@@ -252,7 +252,7 @@ absl::Status CheckpointWriter::AddFile(std::string_view name, std::string_view c
   for (const PlannedFile& file : options_.layout.files) {
     if (file.name == name) return InvalidArgument("\"{}\" holds weights: it cannot be written as another file", name);
   }
-  ARGOSY_RETURN_IF_ERROR(WriteFileAtomic((fs::path(partial_) / name).string(), content, {.mode = 0644, .sync = true}));
+  ARGOSY_RETURN_IF_ERROR(WriteFileAtomic((fs::path(partial_) / name).string(), content));  // synced by Commit
   manifest_.files[std::string(name)] = {static_cast<int64_t>(content.size()),
                                         ExtendCrc32c(0, std::as_bytes(std::span(content.data(), content.size())))};
   return absl::OkStatus();
@@ -280,10 +280,25 @@ absl::Status CheckpointWriter::Commit() {
   if (options_.verify) {
     for (size_t i = 0; i < options_.layout.files.size(); ++i) ARGOSY_RETURN_IF_ERROR(VerifyFile(i));
   }
-  ARGOSY_RETURN_IF_ERROR(
-      WriteFileAtomic((fs::path(partial_) / kManifestName).string(), manifest_.ToJson(), {.mode = 0644, .sync = true}));
+  ARGOSY_RETURN_IF_ERROR(WriteFileAtomic((fs::path(partial_) / kManifestName).string(), manifest_.ToJson()));
+  ARGOSY_RETURN_IF_ERROR(SyncSmallFiles());
   ARGOSY_RETURN_IF_ERROR(SyncDirectory(partial_));
   return Publish();
+}
+
+absl::Status CheckpointWriter::SyncSmallFiles() const {
+  auto sync = [&](const std::string& name) -> absl::Status {
+    const std::string path = (fs::path(partial_) / name).string();
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.ok() || ::fsync(fd.get()) != 0) return ErrnoStatus(errno, fmt::format("cannot sync {}", path));
+    return absl::OkStatus();
+  };
+  for (const auto& [name, file] : manifest_.files) {
+    const bool synced = std::any_of(options_.layout.files.begin(), options_.layout.files.end(),
+                                    [&](const PlannedFile& planned) { return planned.name == name; });
+    if (!synced) ARGOSY_RETURN_IF_ERROR(sync(name));
+  }
+  return sync(kManifestName);
 }
 
 absl::Status CheckpointWriter::VerifyFile(size_t index) const {

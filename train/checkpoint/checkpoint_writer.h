@@ -75,6 +75,7 @@ class CheckpointWriter {
   absl::Status WriteBytes(std::span<const std::byte> bytes);
   absl::Status LimitDirtyPages();
   absl::Status VerifyFile(size_t index) const;
+  absl::Status SyncSmallFiles() const;
   absl::Status Publish();
 
   CheckpointWriterOptions options_;

@@ -117,7 +117,8 @@ struct ModelConfig {
   // one, or `as`.
   std::vector<UnitSpec> Units() const;
   std::vector<UnitSpec> Units(DType as) const;
-  // All tensors in the order of transformers' state_dict: what PlanCheckpoint takes, so that shards are cut where it cuts them.
+  // All tensors in the order of transformers' state_dict: what PlanCheckpoint takes, so that shards are cut where huggingface_hub's
+  // splitter cuts them.
   std::vector<TensorSpec> Tensors(DType as) const;
   int64_t ParameterCount() const;
 

@@ -54,7 +54,7 @@ void CheckValues(const std::string& directory, float plus = 0.0f) {
 }  // namespace
 
 TEST_CASE("CheckpointWriter: what is written in pieces of any size reads back, whole or in shards") {
-  for (size_t piece : {size_t{1}, size_t{7}, size_t{64}, size_t{1} << 20}) {
+  for (size_t piece : {size_t{7}, size_t{1} << 20}) {
     for (int64_t shard : {int64_t{1000}, kShardBytesDefault}) {
       TemporaryDirectory root;
       std::unique_ptr<CheckpointWriter> writer = Writer(root / "ckpt", shard);
