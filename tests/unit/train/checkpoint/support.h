@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,7 +30,14 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-inline void Put(const std::string& path, std::string_view content) { REQUIRE(WriteFileAtomic(path, content).ok()); }
+// Removed first: replacing a file makes some file systems wait for the disk.
+inline void Put(const std::string& path, std::string_view content) {
+  std::filesystem::remove(path);
+  std::ofstream file(path, std::ios::binary);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  file.close();
+  REQUIRE(file);
+}
 
 // A safetensors file's bytes.
 inline std::string FileOf(std::string header, std::string_view data) {
