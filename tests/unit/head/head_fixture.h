@@ -46,8 +46,9 @@ class TestHead {
     std::filesystem::remove_all(folder_);
   }
 
-  void Start() {
-    auto server = HeadServer::Start({.port = 0, .token = token_, .session_dir = folder_, .session_name = "session_test", .node_timeout = node_timeout_,
+  // Port 0: any free one.
+  void Start(uint16_t port = 0) {
+    auto server = HeadServer::Start({.port = port, .token = token_, .session_dir = folder_, .session_name = "session_test", .node_timeout = node_timeout_,
                                      .job_start_timeout = job_start_timeout});
     INFO(server.status().ToString());
     REQUIRE(server.ok());

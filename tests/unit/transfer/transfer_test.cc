@@ -1,0 +1,250 @@
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "absl/time/clock.h"
+#include "runtime/base/file.h"
+#include "runtime/transfer/code_files.h"
+#include "runtime/transfer/object_mover.h"
+#include "runtime/wire/sha256.h"
+#include "tests/support/catch.h"
+
+namespace argosy::transfer {
+namespace {
+
+// The parts of a node that move data: a store, its mover and code files, served over TCP.
+struct Node {
+  Node(async::Loop& loop, const std::string& folder, const std::string& name, uint64_t store_size, uint64_t chunk_bytes = 1 << 20)
+      : self{wire::Role::kNode, std::string(id.Bytes())} {
+    store = std::move(*store::ObjectStore::Open(loop, {.size = store_size, .door_path = folder + "/" + name}));
+    peers = std::make_unique<Peers>(loop, wire::ConnectOptions{.self = self, .token = Token("secret")});
+    mover = std::make_unique<ObjectMover>(loop, *store, *peers, ObjectMoverOptions{.self = id, .chunk_bytes = chunk_bytes});
+    files = std::make_unique<CodeFiles>(loop, *peers, CodeFilesOptions{.folder = folder + "/" + name + ".code", .chunk_bytes = 64 * 1024});
+    listener = std::move(*wire::Listener::Tcp(loop, "127.0.0.1", 0, {.self = self, .token = Token("secret")},
+                                              [this](std::shared_ptr<wire::Connection> connection) {
+      accepted.push_back(connection);
+      connection->Start({.on_request = [this](wire::Call call) {
+        ++requests;
+        if (fail_requests) return call.Fail(absl::NotFoundError("not here"));
+        if (call.method() == wire::Method::kPullObject) mover->ServePull(std::move(call));
+        else files->ServeRead(std::move(call));
+      },
+      .on_notice = [this](wire::Connection&, wire::Method, std::string body) { mover->ServeDrop(*Decode<wire::DropObject>(body)); },
+      .on_closed = [](absl::Status) {}});
+    }));
+  }
+  ~Node() {
+    listener.reset();
+    for (auto& connection : accepted) connection->Close(absl::CancelledError("end"));
+  }
+  wire::ObjectLocation Location(uint64_t size = 0) const { return {id, listener->address(), size}; }
+
+  NodeId id = NodeId::Random();
+  wire::Identity self;
+  std::unique_ptr<store::ObjectStore> store;
+  std::unique_ptr<Peers> peers;
+  std::unique_ptr<ObjectMover> mover;
+  std::unique_ptr<CodeFiles> files;
+  std::unique_ptr<wire::Listener> listener;
+  std::vector<std::shared_ptr<wire::Connection>> accepted;
+  int requests = 0;
+  bool fail_requests = false;
+};
+
+struct Fixture {
+  Fixture() {
+    char pattern[] = "/tmp/argosy-transfer-test-XXXXXX";
+    folder = ::mkdtemp(pattern);
+  }
+  ~Fixture() { std::filesystem::remove_all(folder); }
+  bool RunUntil(const std::function<bool()>& condition) {
+    absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (!condition() && absl::Now() < deadline) loop.RunFor(absl::Milliseconds(20));
+    return condition();
+  }
+  ObjectId MakeObject(Node& node, uint64_t size) {
+    ObjectId object = ObjectId::Random();
+    std::optional<absl::StatusOr<store::Place>> place;
+    node.store->Create({.object = object, .size = size}, [&](absl::StatusOr<store::Place> made) { place = std::move(made); });
+    REQUIRE(RunUntil([&] { return place.has_value(); }));
+    REQUIRE(place->ok());
+    std::span<std::byte> bytes = node.store->Bytes(**place);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 4096);
+    REQUIRE(node.store->Seal(object, 0).ok());
+    return object;
+  }
+  static bool SameBytes(Node& a, Node& b, ObjectId object) {
+    auto in_a = a.store->Pin(object, 0);
+    auto in_b = b.store->Pin(object, 0);
+    if (!in_a.ok() || !in_b.ok() || in_a->size != in_b->size) return false;
+    bool same = std::memcmp(a.store->Bytes(*in_a).data(), b.store->Bytes(*in_b).data(), in_a->size) == 0;
+    a.store->Release(object, 0);
+    b.store->Release(object, 0);
+    return same;
+  }
+
+  async::Loop loop;
+  std::string folder;
+};
+
+}  // namespace
+
+TEST_CASE("ObjectMover: an object is pulled over TCP, once for all who want it") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 64 << 20);
+  Node b(f.loop, f.folder, "b", 64 << 20);
+  ObjectId object = f.MakeObject(a, 7'654'321);
+  int done = 0;
+  for (int i = 0; i < 3; ++i) {
+    b.mover->Pull(object, {a.Location(7'654'321)}, JobId(), [&](absl::Status status) {
+      REQUIRE(status.ok());
+      ++done;
+    });
+  }
+  REQUIRE(f.RunUntil([&] { return done == 3; }));
+  REQUIRE(Fixture::SameBytes(a, b, object));
+  REQUIRE(a.requests == 8);   // chunks of 1 MiB, each asked for once
+  REQUIRE(b.mover->pulls() == 0);
+}
+
+TEST_CASE("ObjectMover: an empty object and one of exactly a chunk arrive") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 64 << 20);
+  Node b(f.loop, f.folder, "b", 64 << 20);
+  for (uint64_t size : {uint64_t{0}, uint64_t{1} << 20}) {
+    ObjectId object = f.MakeObject(a, size);
+    std::optional<absl::Status> status;
+    b.mover->Pull(object, {a.Location()}, JobId(), [&](absl::Status result) { status = result; });
+    REQUIRE(f.RunUntil([&] { return status.has_value(); }));
+    REQUIRE(status->ok());
+    REQUIRE(Fixture::SameBytes(a, b, object));
+  }
+}
+
+TEST_CASE("ObjectMover: when a location fails the next one goes on, and what has arrived is kept") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 64 << 20, 256 * 1024);
+  Node b(f.loop, f.folder, "b", 64 << 20, 256 * 1024);
+  Node c(f.loop, f.folder, "c", 64 << 20, 256 * 1024);
+  ObjectId object = f.MakeObject(a, 8 << 20);
+  std::optional<absl::Status> first;
+  b.mover->Pull(object, {a.Location()}, JobId(), [&](absl::Status result) { first = result; });
+  REQUIRE(f.RunUntil([&] { return first.has_value(); }));
+
+  // Breaks after some chunks of 32.
+  std::optional<absl::Status> status;
+  int before = a.requests;
+  c.mover->Pull(object, {a.Location(), b.Location()}, JobId(), [&](absl::Status result) { status = result; });
+  REQUIRE(f.RunUntil([&] { return a.requests >= before + 6; }));
+  a.fail_requests = true;
+  REQUIRE(f.RunUntil([&] { return status.has_value(); }));
+  REQUIRE(status->ok());
+  REQUIRE(Fixture::SameBytes(b, c, object));
+  REQUIRE(b.requests > 0);
+  REQUIRE(b.requests < 32);
+}
+
+TEST_CASE("ObjectMover: an object that nobody has is NOT_FOUND and leaves nothing behind") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 16 << 20);
+  Node b(f.loop, f.folder, "b", 16 << 20);
+  std::optional<absl::Status> status;
+  wire::ObjectLocation nobody{NodeId::Random(), "127.0.0.1:1", 10};
+  b.mover->Pull(ObjectId::Random(), {nobody, a.Location()}, JobId(), [&](absl::Status result) { status = result; });
+  REQUIRE(f.RunUntil([&] { return status.has_value(); }));
+  REQUIRE(status->code() == absl::StatusCode::kNotFound);
+  REQUIRE(std::string(status->message()).find("127.0.0.1:1") != std::string::npos);
+  REQUIRE(b.store->used() == 0);
+}
+
+TEST_CASE("ObjectMover: an object too large for the store is refused with sizes") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 32 << 20);
+  Node b(f.loop, f.folder, "b", 4 << 20);
+  ObjectId object = f.MakeObject(a, 20 << 20);
+  std::optional<absl::Status> status;
+  b.mover->Pull(object, {a.Location()}, JobId(), [&](absl::Status result) { status = result; });
+  REQUIRE(f.RunUntil([&] { return status.has_value(); }));
+  REQUIRE(status->code() == absl::StatusCode::kResourceExhausted);
+  REQUIRE(b.store->used() == 0);
+}
+
+TEST_CASE("ObjectMover: copies elsewhere are dropped with their object") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 16 << 20);
+  Node b(f.loop, f.folder, "b", 16 << 20);
+  ObjectId object = f.MakeObject(a, 1000);
+  std::optional<absl::Status> status;
+  b.mover->Pull(object, {a.Location()}, JobId(), [&](absl::Status result) { status = result; });
+  REQUIRE(f.RunUntil([&] { return status.has_value(); }));
+  a.mover->DropElsewhere({object}, {a.Location(), b.Location()});
+  REQUIRE(f.RunUntil([&] { return !b.store->Contains(object); }));
+  REQUIRE(a.store->Contains(object));
+}
+
+TEST_CASE("CodeFiles: a file is used in place when it is the same, else fetched once and checked") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 4 << 20);
+  Node b(f.loop, f.folder, "b", 4 << 20);
+  std::string path = f.folder + "/program";
+  std::string content(300'000, 'p');
+  REQUIRE(WriteFileAtomic(path, content, {.mode = 0755}).ok());
+  wire::CodePackage package;
+  package.id = "package";
+  package.source_address = a.listener->address();
+  package.files = {{path, wire::Sha256Hex(content), content.size(), 0755}};
+
+  std::optional<absl::StatusOr<CodeFiles::Located>> located;
+  b.files->Locate(package, [&](absl::StatusOr<CodeFiles::Located> result) { located = std::move(result); });
+  REQUIRE(f.RunUntil([&] { return located.has_value(); }));
+  REQUIRE((*located)->paths[0] == path);
+  REQUIRE_FALSE((*located)->fetched);
+
+  // On a node that has another file there: moved away, so that only the source's path differs.
+  std::string elsewhere = f.folder + "/source-program";
+  std::filesystem::rename(path, elsewhere);
+  package.id = "package 2";
+  package.files[0].path = elsewhere;
+  wire::CodePackage wrong = package;
+  wrong.id = "package 3";
+  wrong.files[0].sha256 = wire::Sha256Hex("something else");
+  located.reset();
+  b.files->Locate(wrong, [&](absl::StatusOr<CodeFiles::Located> result) { located = std::move(result); });
+  REQUIRE(f.RunUntil([&] { return located.has_value(); }));
+  REQUIRE_FALSE(located->ok());   // the source does not serve what is not the driver's file
+}
+
+TEST_CASE("CodeFiles: a fetched file keeps its name, content and mode") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 4 << 20);
+  Node b(f.loop, f.folder, "b", 4 << 20);
+  std::string path = f.folder + "/program";
+  std::string content;
+  for (int i = 0; i < 200'000; ++i) content.push_back(static_cast<char>(i * 13));
+  REQUIRE(WriteFileAtomic(path, content, {.mode = 0755}).ok());
+  wire::CodePackage package;
+  package.id = "package";
+  package.source_address = a.listener->address();
+  // A path that does not exist at the asking node stands for another host: b is asked to look at one that is not there, and a serves
+  // the real one through a link with that name, which b's lookup cannot see because it is made after b has looked.
+  std::string link = f.folder + "/late";
+  package.files = {{link, wire::Sha256Hex(content), content.size(), 0755}};
+  std::optional<absl::StatusOr<CodeFiles::Located>> located;
+  b.files->Locate(package, [&](absl::StatusOr<CodeFiles::Located> result) { located = std::move(result); });
+  REQUIRE(f.RunUntil([&] { return std::filesystem::exists(f.folder + "/b.code"); }));
+  std::filesystem::create_symlink(path, link);
+  REQUIRE(f.RunUntil([&] { return located.has_value(); }));
+  REQUIRE(located->ok());
+  REQUIRE((*located)->fetched);
+  REQUIRE(std::filesystem::path((*located)->paths[0]).filename() == "late");
+  REQUIRE(*ReadFile((*located)->paths[0]) == content);
+  struct stat info;
+  REQUIRE(::stat((*located)->paths[0].c_str(), &info) == 0);
+  REQUIRE((info.st_mode & 0777) == 0755);
+}
+
+}  // namespace argosy::transfer
