@@ -10,6 +10,11 @@ namespace argosy::cli {
 
 // Each adds its command to `app`. The chosen one runs in its callback; a failure prints why and throws CLI::RuntimeError with the
 // exit code.
+void RegisterHead(CLI::App& app);
 void RegisterJob(CLI::App& app);
+void RegisterNode(CLI::App& app);
+void RegisterStart(CLI::App& app);
+void RegisterStatus(CLI::App& app);
+void RegisterStop(CLI::App& app);
 
 }  // namespace argosy::cli

@@ -48,7 +48,8 @@ grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::s
   call->StartCall(reinterpret_cast<void*>(1));
   queue.Next(&tag, &ok);
   grpc::Status status;
-  call->WriteLast(grpc::ByteBuffer(), grpc::WriteOptions(), reinterpret_cast<void*>(2));
+  grpc::Slice empty("");
+  call->WriteLast(grpc::ByteBuffer(&empty, 1), grpc::WriteOptions(), reinterpret_cast<void*>(2));
   queue.Next(&tag, &ok);
   call->Finish(&status, reinterpret_cast<void*>(3));
   queue.Next(&tag, &ok);

@@ -1,0 +1,67 @@
+// The command line: one file per command. The verbs of fine-tuning are another executable's, which needs libtorch.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "cli/command.h"
+#include "cli/daemon.h"
+#include "runtime/base/limits.h"
+
+namespace argosy::cli {
+namespace {
+
+constexpr std::array<std::string_view, 9> kFinetuneVerbs = {"finetune",   "generate",        "plan",     "dataset", "model",
+                                                            "merge-lora", "validate-config", "download", "train"};
+
+// Does not return when it works.
+int ExecFinetune(char** argv) {
+  std::string path = (std::filesystem::path(OwnExecutable()).parent_path() / "argosy-finetune").string();
+  ::execv(path.c_str(), argv);
+  std::fprintf(stderr, "argosy: %s is part of the training library, and %s cannot be run: %s; build it with -DARGOSY_TRAIN=ON\n", argv[1],
+               path.c_str(), std::strerror(errno));
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  for (std::string_view verb : kFinetuneVerbs) {
+    if (argc > 1 && argv[1] == verb) return ExecFinetune(argv);
+  }
+  CLI::App app("Argosy: a distributed task and actor runtime, with fine-tuning on top");
+  app.name("argosy");
+  app.set_version_flag("--version", std::string("argosy ") + kVersion);
+  app.require_subcommand(1);
+  app.footer("Fine-tuning: finetune generate plan dataset model merge-lora validate-config download train (argosy VERB --help)");
+  RegisterStart(app);
+  RegisterStop(app);
+  RegisterStatus(app);
+  RegisterJob(app);
+  RegisterHead(app);
+  RegisterNode(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::CallForAllHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::CallForVersion& e) {
+    return app.exit(e);
+  } catch (const CLI::RuntimeError& e) {
+    return e.get_exit_code();   // the command has said why
+  } catch (const CLI::ParseError& e) {
+    std::fprintf(stderr, "argosy: %s\nRun with --help for more information.\n", e.what());
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace argosy::cli
+
+int main(int argc, char** argv) { return argosy::cli::Main(argc, argv); }

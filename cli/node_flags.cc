@@ -1,0 +1,102 @@
+#include "cli/node_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
+
+#include "nlohmann/json.hpp"
+#include "runtime/base/resources.h"
+#include "runtime/base/status.h"
+#include "runtime/node/node_server.h"
+#include "scheduler/label_selector.h"
+
+namespace argosy::cli {
+
+void AddNodeFlags(CLI::App& command, NodeFlags& flags) {
+  command.add_option("--num-cpus", flags.num_cpus, "CPUs to offer (default: all of this host)");
+  command.add_option("--num-gpus", flags.num_gpus, "GPUs to offer (default: all of this host)");
+  command.add_option("--memory", flags.memory, "Memory to offer: bytes, or with K, M, G, T (default: what is available)");
+  command.add_option("--resources", flags.resources, "Custom amounts as JSON, e.g. '{\"large_cpu_mem\": 1}'");
+  command.add_option("--labels", flags.labels, "Facts about the node: k=v,k=v");
+  command.add_option("--object-store-memory", flags.object_store_memory, "Size of the object store: bytes, or with K, M, G, T");
+  command.add_option("--node-name", flags.name, "Name for people (default: the host's)");
+  command.add_option("--node-ip", flags.ip, "Address of this node (default: the one by which it reaches the head)");
+  command.add_option("--node-port", flags.wire_port, "Port for workers and other nodes; 0: any free")->capture_default_str();
+  command.add_option("--agent-port", flags.agent_port, "Port for health and metrics; 0: any free")->capture_default_str();
+}
+
+absl::StatusOr<uint64_t> ParseBytes(const std::string& text, const char* flag) {
+  char* end = nullptr;
+  double value = std::strtod(text.c_str(), &end);
+  std::string unit(end == nullptr ? "" : end);
+  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (unit.ends_with("IB")) unit.resize(unit.size() - 2);
+  else if (unit.ends_with("B")) unit.resize(unit.size() - 1);
+  double factor = unit.empty() ? 1 : unit == "K" ? 0x1p10 : unit == "M" ? 0x1p20 : unit == "G" ? 0x1p30 : unit == "T" ? 0x1p40 : 0;
+  if (end == text.c_str() || factor == 0 || !(value > 0) || value * factor > 0x1p60) {
+    return InvalidArgument("{} {}: give a number of bytes above 0, or one with K, M, G or T, e.g. 4G", flag, text);
+  }
+  return static_cast<uint64_t>(value * factor);
+}
+
+absl::StatusOr<std::map<std::string, double>> ParseResources(const std::string& text) {
+  std::map<std::string, double> amounts;
+  if (text.empty()) return amounts;
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return InvalidArgument("--resources {}: give a JSON object, e.g. '{{\"large_cpu_mem\": 1}}'", text);
+  for (const auto& [name, value] : json.items()) {
+    if (!value.is_number()) return InvalidArgument("--resources {}: the amount of {} must be a number, not {}", text, name, value.dump());
+    if (name == kCpu || name == kGpu || name == kMemory || name == kObjectStoreMemory) {
+      const char* flag = name == kCpu ? "--num-cpus" : name == kGpu ? "--num-gpus" : name == kMemory ? "--memory" : "--object-store-memory";
+      return InvalidArgument("--resources {}: use {} for {}", text, flag, name);
+    }
+    amounts[name] = value.get<double>();
+  }
+  if (absl::StatusOr<ResourceSet> set = ResourceSet::FromMap(amounts); !set.ok()) return Annotate(set.status(), "--resources " + text);
+  return amounts;
+}
+
+absl::StatusOr<node::NodeServerOptions> ToNodeOptions(const NodeFlags& flags) {
+  node::NodeServerOptions options;
+  ARGOSY_ASSIGN_OR_RETURN(options.resources, ParseResources(flags.resources));
+  if (flags.num_cpus >= 0) options.resources[kCpu] = flags.num_cpus;
+  if (flags.num_gpus >= 0) options.resources[kGpu] = flags.num_gpus;
+  if (flags.num_gpus != std::floor(flags.num_gpus)) return InvalidArgument("--num-gpus {}: give a whole number", flags.num_gpus);
+  if (!flags.memory.empty()) {
+    ARGOSY_ASSIGN_OR_RETURN(uint64_t bytes, ParseBytes(flags.memory, "--memory"));
+    options.resources[kMemory] = static_cast<double>(bytes);
+  }
+  if (!flags.object_store_memory.empty()) {
+    ARGOSY_ASSIGN_OR_RETURN(options.object_store_bytes, ParseBytes(flags.object_store_memory, "--object-store-memory"));
+  }
+  absl::StatusOr<scheduler::Labels> labels = scheduler::ParseLabels(flags.labels);
+  if (!labels.ok()) return Annotate(labels.status(), "--labels " + flags.labels);
+  options.labels = *labels;
+  options.name = flags.name;
+  if (!flags.ip.empty()) options.ip = flags.ip;
+  options.wire_port = flags.wire_port;
+  options.agent_port = flags.agent_port;
+  return options;
+}
+
+std::vector<std::string> ToArguments(const NodeFlags& flags) {
+  std::vector<std::string> arguments;
+  auto add = [&](const char* flag, const std::string& value) {
+    if (value.empty()) return;
+    arguments.push_back(flag);
+    arguments.push_back(value);
+  };
+  if (flags.num_cpus >= 0) add("--num-cpus", fmt::format("{}", flags.num_cpus));
+  if (flags.num_gpus >= 0) add("--num-gpus", fmt::format("{}", flags.num_gpus));
+  add("--memory", flags.memory);
+  add("--resources", flags.resources);
+  add("--labels", flags.labels);
+  add("--object-store-memory", flags.object_store_memory);
+  add("--node-name", flags.name);
+  add("--node-ip", flags.ip);
+  add("--node-port", std::to_string(flags.wire_port));
+  add("--agent-port", std::to_string(flags.agent_port));
+  return arguments;
+}
+
+}  // namespace argosy::cli
