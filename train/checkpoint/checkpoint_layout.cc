@@ -5,6 +5,7 @@
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/status.h"
+#include "spdlog/fmt/ranges.h"
 
 namespace argosy::train {
 namespace {

@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
+#include "spdlog/fmt/ranges.h"
 #include "train/config/json.h"
 
 namespace argosy::train {
