@@ -223,6 +223,24 @@ TEST_CASE("Network: samples packed into one row give what each gives alone, and 
   for (size_t unit = 0; unit < flats.size(); ++unit) {
     CHECK(MaxDifference(together.grads[unit] * 12.0, grads[unit]) < 2e-6);
   }
+  std::vector<at::Tensor> narrow;
+  for (const at::Tensor& flat : flats) narrow.push_back(flat.to(at::kBFloat16));
+  Pass in_bf16 = RunUnits(network, narrow, Value(network.Prepare(packed, at::kBFloat16)));
+  CHECK(in_bf16.loss.nll == Approx(nll).epsilon(2e-3));
+  for (size_t unit = 0; unit < flats.size(); ++unit) {
+    at::Tensor gap = in_bf16.grads[unit].to(at::kFloat) * 12.0 - grads[unit];
+    CHECK(gap.norm().item<double>() < 0.03 * grads[unit].norm().item<double>());
+  }
+}
+
+TEST_CASE("Network: a batch without targets has no loss and no gradient") {
+  Network network(SmallConfig());
+  auto flats = LoadFlats(network, *RandomWeights(network.config(), 3), at::kFloat);
+  MicroBatch batch = BatchOf({{5, 6, 7}}, {{-100, -100, -100}});
+  Pass pass = RunUnits(network, flats, Value(network.Prepare(batch, at::kFloat)));
+  CHECK(pass.loss.nll == 0);
+  CHECK(pass.loss.targets == 0);
+  for (const at::Tensor& grad : pass.grads) CHECK(grad.abs().max().item<double>() == 0);
 }
 
 TEST_CASE("Network: the chunked loss equals the whole one") {
