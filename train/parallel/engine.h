@@ -27,7 +27,7 @@ struct EngineOptions {
   double weight_decay = 0.0;
   bool decay_vectors = true;   // false: biases and norms have no weight decay
   double max_grad_norm = 1.0;  // 0: no clipping
-  // Keep only each layer's input and compute the layer again in the backward. False: keep all activations, a third faster; in stage
+  // Keep only each layer's input and compute the layer again in the backward. False: keep all activations and compute less; in stage
   // 3, where that would keep the gathered weights too, layers are computed again all the same.
   bool recompute = true;
   int threads = 0;             // torch threads of the thread that uses the engine; 0: as they are
