@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,8 @@ extern char** environ;
 
 namespace argosy::cli {
 namespace {
+
+constexpr unsigned kCloseRangeCloexec = 1u << 2;   // CLOSE_RANGE_CLOEXEC; an older kernel refuses it and nothing is lost but tidiness
 
 struct Pipe { UniqueFd read; UniqueFd write; };
 
@@ -99,6 +102,8 @@ absl::StatusOr<StartedDaemon> StartDaemon(const DaemonStart& start) {
     ::dup2(null, STDIN_FILENO);
     ::dup2(log.get(), STDOUT_FILENO);
     ::dup2(log.get(), STDERR_FILENO);
+    // Whatever else the caller had open is not the daemon's: a pipe that a shell waits on must end with the command.
+    ::syscall(SYS_close_range, 3u, ~0u, kCloseRangeCloexec);
     for (int fd : inherited) ::fcntl(fd, F_SETFD, 0);
     sigset_t none;
     sigemptyset(&none);
@@ -152,20 +157,37 @@ absl::StatusOr<UniqueFd> CatchSignals() {
   return fd;
 }
 
-void WaitForEnd(int signal_fd, int until_eof_fd) {
+bool WaitForEnd(int signal_fd, int until_eof_fd, const std::vector<pid_t>& children) {
+  std::vector<UniqueFd> handles;
+  // A negative descriptor is skipped by poll.
+  std::vector<pollfd> waits = {{signal_fd, POLLIN, 0}, {until_eof_fd, POLLIN, 0}};
+  for (pid_t child : children) {
+    handles.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+    waits.push_back({handles.back().get(), POLLIN, 0});
+  }
   while (true) {
-    pollfd waits[2] = {{signal_fd, POLLIN, 0}, {until_eof_fd, POLLIN, 0}};   // a negative descriptor is skipped
-    if (::poll(waits, 2, -1) < 0) {
+    if (::poll(waits.data(), waits.size(), -1) < 0) {
       if (errno == EINTR) continue;
-      return;
+      return true;
     }
-    if (waits[0].revents != 0) return;
+    if (waits[0].revents != 0) return true;
     if (waits[1].revents != 0) {
       char buffer[256];
       ssize_t n = ::read(until_eof_fd, buffer, sizeof buffer);
-      if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) return;
+      if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) return true;
+    }
+    for (size_t i = 2; i < waits.size(); ++i) {
+      if (waits[i].revents != 0) return false;
     }
   }
+}
+
+void StopChild(pid_t child, absl::Duration grace) {
+  ::kill(child, SIGTERM);
+  UniqueFd handle(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  pollfd wait{handle.get(), POLLIN, 0};
+  if (::poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(grace))) == 0) ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 void Fail(const absl::Status& status) {

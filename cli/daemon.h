@@ -44,8 +44,10 @@ absl::StatusOr<Token> ReadTokenFd(int fd);
 // Blocks SIGINT and SIGTERM for all threads that are made from now on; call before the first one. The descriptor can be read
 // when one came.
 absl::StatusOr<UniqueFd> CatchSignals();
-// Returns when a signal came or `until_eof_fd` (if any) reached end of file.
-void WaitForEnd(int signal_fd, int until_eof_fd);
+// Returns true when a signal came or `until_eof_fd` (if any) reached end of file, false when one of `children` ended.
+bool WaitForEnd(int signal_fd, int until_eof_fd, const std::vector<pid_t>& children = {});
+// SIGTERM, then SIGKILL after `grace`; returns when the child has ended.
+void StopChild(pid_t child, absl::Duration grace);
 
 // Prints "argosy: message" and ends the command with exit code 1 (2: a flag is wrong).
 [[noreturn]] void Fail(const absl::Status& status);

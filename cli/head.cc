@@ -83,6 +83,7 @@ void RegisterHead(CLI::App& app) {
   command->add_option("--dashboard-port", flags->dashboard_port, "Port of the dashboard and Jobs API; 0: any free")->capture_default_str();
   command->add_option("--web-dir", flags->web_dir, "Folder of the built page");
   AddTokenFlags(*command, flags->token);
+  flags->token.create = true;
   command->add_option("--ready-fd", flags->ready_fd)->group("");
   command->add_option("--until-eof-fd", flags->until_eof_fd)->group("");
   command->callback([flags] {

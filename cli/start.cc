@@ -2,9 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -78,12 +76,10 @@ class Started {
   ~Started() { Stop(); }
   void Add(pid_t pid) { pids_.push_back(pid); }
   void Keep() { pids_.clear(); }
+  const std::vector<pid_t>& pids() const { return pids_; }
   // The node before its head: the last started first.
   void Stop() {
-    for (auto pid = pids_.rbegin(); pid != pids_.rend(); ++pid) {
-      ::kill(*pid, SIGTERM);
-      ::waitpid(*pid, nullptr, 0);
-    }
+    for (auto pid = pids_.rbegin(); pid != pids_.rend(); ++pid) StopChild(*pid, absl::Seconds(15));
     pids_.clear();
   }
 
@@ -174,8 +170,9 @@ absl::Status RunStart(StartFlags flags) {
     return absl::OkStatus();
   }
   if (!quiet) Print("running until interrupted");
-  WaitForEnd(signals.get(), flags.until_eof_fd);
+  bool asked = WaitForEnd(signals.get(), flags.until_eof_fd, started.pids());
   started.Stop();
+  if (!asked) return Unavailable("a daemon ended by itself; the logs are in {}", session);   // kept for whoever looks into it
   RemoveStaleSessions(root);
   return absl::OkStatus();
 }

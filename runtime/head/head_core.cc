@@ -277,9 +277,15 @@ void HeadCore::On(NodeId node, ResourceReport message) {
   SchedulePass();
 }
 
-void HeadCore::On(NodeId node, LeaseResult message) { StepLeases(LeaseAnswered{node, std::move(message)}); }
+void HeadCore::On(NodeId node, LeaseResult message) {
+  message.worker.node = node;
+  StepLeases(LeaseAnswered{node, std::move(message)});
+}
 
-void HeadCore::On(NodeId node, ActorStarted message) { StepActors(message); }
+void HeadCore::On(NodeId node, ActorStarted message) {
+  message.worker.node = node;
+  StepActors(message);
+}
 
 void HeadCore::On(NodeId node, ActorEnded message) { StepActors(message); }
 

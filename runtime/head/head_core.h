@@ -129,8 +129,9 @@ class HeadCore {
   absl::StatusOr<bool> StopJob(const std::string& name);
   void DeleteJob(const std::string& name, DoneStatus done);
   JobLogs& logs() { return logs_; }
-  // Runs once at the next change of the job or its log.
-  void WatchJob(const std::string& name, std::function<void()> changed);
+  // Runs once at the next change of the job or its log, unless it is taken back.
+  uint64_t WatchJob(const std::string& name, std::function<void()> changed);
+  void UnwatchJob(const std::string& name, uint64_t watch);
 
   // ---- answers
   WorkerFate Fate(WorkerId worker, NodeId node) const;
@@ -229,14 +230,20 @@ class HeadCore {
   std::map<GroupId, GroupSpec> group_specs_;
   std::multimap<GroupId, Waiter<GroupView>> group_waiters_;
   // Bundle messages of one node and group that are still to be answered, and how often each was sent: only the last answer counts.
-  struct Round { std::map<int, int> outstanding; uint64_t attempt = 0; std::string failure; bool failed = false; };
+  struct Round {
+    std::map<int, int> outstanding;
+    std::set<int> prepared;
+    uint64_t attempt = 0;
+    std::string failure;
+    bool failed = false;
+  };
   std::map<std::pair<NodeId, GroupId>, Round> prepares_;
   std::map<std::pair<NodeId, GroupId>, Round> commits_;
   std::map<NodeId, bool> group_contended_;
 
   std::set<std::string> head_node_jobs_;               // wait for the head's node
   std::map<std::string, absl::Time> head_node_jobs_since_;
-  std::multimap<std::string, std::function<void()>> job_watchers_;
+  std::map<std::string, std::map<uint64_t, std::function<void()>>> job_watchers_;
   std::map<JobId, DriverJoined> drivers_;
   std::deque<WorkerId> dead_workers_order_;
   std::unordered_map<WorkerId, std::string> dead_workers_;

@@ -79,14 +79,25 @@ void HeadCore::DeleteJob(const std::string& name, DoneStatus done) {
   journal_.Write({{"job", own_name, "", true}}, std::move(done));
 }
 
-void HeadCore::WatchJob(const std::string& name, std::function<void()> changed) { job_watchers_.emplace(name, std::move(changed)); }
+uint64_t HeadCore::WatchJob(const std::string& name, std::function<void()> changed) {
+  uint64_t watch = next_waiter_++;
+  job_watchers_[name][watch] = std::move(changed);
+  return watch;
+}
+
+void HeadCore::UnwatchJob(const std::string& name, uint64_t watch) {
+  auto at = job_watchers_.find(name);
+  if (at == job_watchers_.end()) return;
+  at->second.erase(watch);
+  if (at->second.empty()) job_watchers_.erase(at);
+}
 
 void HeadCore::NotifyJob(const std::string& name) {
-  std::vector<std::function<void()>> ready;
-  auto [first, last] = job_watchers_.equal_range(name);
-  for (auto at = first; at != last; ++at) ready.push_back(std::move(at->second));
-  job_watchers_.erase(first, last);
-  for (auto& changed : ready) changed();
+  auto at = job_watchers_.find(name);
+  if (at == job_watchers_.end()) return;
+  auto ready = std::move(at->second);
+  job_watchers_.erase(at);
+  for (auto& [watch, changed] : ready) changed();
 }
 
 void HeadCore::PlaceHeadNodeJobs() {

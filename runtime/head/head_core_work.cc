@@ -298,6 +298,7 @@ void HeadCore::Run(std::vector<scheduler::GroupEffect> effects) {
               Round& round = prepares_[{e.node, e.group}];
               round.attempt = e.attempt;
               round.failed = false;
+              round.prepared.clear();
               for (const scheduler::BundleReservation& bundle : e.bundles) {
                 ++round.outstanding[bundle.index];
                 Send(e.node, PrepareBundle{{e.group, bundle.index}, bundle.resources});
@@ -307,6 +308,7 @@ void HeadCore::Run(std::vector<scheduler::GroupEffect> effects) {
               Round& round = commits_[{e.node, e.group}];
               round.attempt = e.attempt;
               round.failed = false;
+              round.prepared.clear();
               for (int bundle : e.bundles) {
                 ++round.outstanding[bundle];
                 Send(e.node, CommitBundle{{e.group, bundle}});
@@ -340,7 +342,9 @@ void HeadCore::AnsweredPrepare(NodeId node, scheduler::BundleKey bundle, bool ok
   if (outstanding == round.outstanding.end()) return;
   if (--outstanding->second > 0) return;   // of an earlier attempt
   round.outstanding.erase(outstanding);
-  if (!ok) {
+  if (ok) {
+    round.prepared.insert(bundle.index);
+  } else {
     round.failed = true;
     round.failure = reason;
   }
@@ -352,7 +356,11 @@ void HeadCore::AnsweredPrepare(NodeId node, scheduler::BundleKey bundle, bool ok
     if (finished.failed) StepGroups(scheduler::CommitFailed{node, group, finished.attempt, finished.failure});
     else StepGroups(scheduler::NodeCommitted{node, group, finished.attempt});
   } else {
-    if (finished.failed) StepGroups(scheduler::PrepareFailed{node, group, finished.attempt, finished.failure});
+    if (finished.failed) {
+      // The machine takes a node's answer as one: all of its bundles or none.
+      for (int index : finished.prepared) Send(node, ReturnBundle{{group, index}});
+      StepGroups(scheduler::PrepareFailed{node, group, finished.attempt, finished.failure});
+    }
     else StepGroups(scheduler::NodePrepared{node, group, finished.attempt});
   }
   SchedulePass();

@@ -1,6 +1,7 @@
 #include "runtime/head/job_service.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/head/head_codec.h"
 
@@ -21,7 +22,7 @@ void FillChunk(JobLogs::Chunk&& chunk, bool ended, v1::LogChunk* wire) {
 // Sends a log from an offset on until the job has ended and every byte is sent. One chunk is on the way at a time.
 //
 // Thread:   the loop; gRPC's threads only post.
-// Lifetime: gRPC's, until OnDone; a watch at the core outlives it harmlessly through `alive_`.
+// Lifetime: gRPC's, until OnDone, which follows End; the watch at the core is taken back there.
 class LogFollower final : public grpc::ServerWriteReactor<v1::LogChunk> {
  public:
   LogFollower(async::Loop& loop, HeadCore& core, std::string name, uint64_t offset)
@@ -61,8 +62,9 @@ class LogFollower final : public grpc::ServerWriteReactor<v1::LogChunk> {
     uint64_t end = core_.logs().End(name_);
     if (offset_ >= end) {
       if (terminal) return End(absl::OkStatus());
-      core_.WatchJob(name_, [this, alive = std::weak_ptr<int>(alive_)] {
-        if (!alive.expired()) Next();
+      watch_ = core_.WatchJob(name_, [this] {
+        watch_ = 0;
+        Next();
       });
       return;
     }
@@ -83,6 +85,7 @@ class LogFollower final : public grpc::ServerWriteReactor<v1::LogChunk> {
 
   void End(const absl::Status& status) {
     if (std::exchange(ended_, true)) return;
+    if (watch_ != 0) core_.UnwatchJob(name_, watch_);
     Finish(rpc::ToGrpc(status));
   }
 
@@ -91,7 +94,7 @@ class LogFollower final : public grpc::ServerWriteReactor<v1::LogChunk> {
   std::string name_;
   uint64_t offset_;
   v1::LogChunk chunk_;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  uint64_t watch_ = 0;      // at the core; 0: none
   bool busy_ = false;       // reading or writing
   bool cancelled_ = false;
   bool ended_ = false;

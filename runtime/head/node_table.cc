@@ -81,10 +81,13 @@ std::vector<const NodeTable::Node*> NodeTable::All() const {
 }
 
 const NodeTable::Node* NodeTable::HeadNode() const {
+  const Node* found = nullptr;
   for (const auto& [id, node] : nodes_) {
-    if (node.alive && node.description.is_head_node) return &node;
+    if (!node.alive || !node.description.is_head_node) continue;
+    // After a restart the one of the earlier run may still count as alive.
+    if (found == nullptr || (node.connected && !found->connected)) found = &node;
   }
-  return nullptr;
+  return found;
 }
 
 size_t NodeTable::alive_count() const {
