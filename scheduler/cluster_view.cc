@@ -40,7 +40,9 @@ absl::StatusOr<NodeView*> ClusterView::Get(NodeId id) {
 
 absl::Status ClusterView::AddNode(NodeId id, std::string name, ResourceSet total, Labels labels) {
   auto [it, is_new] = nodes_.try_emplace(id);
-  if (!is_new) return FailedPrecondition("node {} is known already{}", id.Short(), it->second->alive ? "" : ", and lost: it must join under a new id");
+  if (!is_new)
+    return FailedPrecondition("node {} is known already{}", id.Short(),
+                              it->second->alive ? "" : ", and lost: it must join under a new id");
   auto node = std::make_unique<NodeView>();
   node->id = id;
   node->name = std::move(name);
@@ -56,35 +58,35 @@ absl::Status ClusterView::AddNode(NodeId id, std::string name, ResourceSet total
 }
 
 absl::Status ClusterView::UpdateAvailable(NodeId id, ResourceSet available) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   node->available = std::move(available);
   Changed(*node);
   return absl::OkStatus();
 }
 
 absl::Status ClusterView::UpdateLabels(NodeId id, Labels labels) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   node->labels = std::move(labels);
   Changed(*node, true);
   return absl::OkStatus();
 }
 
 absl::Status ClusterView::SetContended(NodeId id, bool contended) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   node->contended = contended;
   ++version_;
   return absl::OkStatus();
 }
 
 absl::Status ClusterView::SetGathered(NodeId id, GroupId group) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   node->gathered_for = group;
   ++version_;
   return absl::OkStatus();
 }
 
 absl::Status ClusterView::SetDraining(NodeId id, bool draining) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   node->draining = draining;
   Changed(*node);
   return absl::OkStatus();
@@ -105,7 +107,7 @@ void ClusterView::ForgetBundles(NodeView& node) {
 }
 
 absl::Status ClusterView::MarkLost(NodeId id, absl::Time now) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   if (!node->alive) return absl::OkStatus();
   node->alive = false;
   node->lost_at = now;
@@ -118,7 +120,7 @@ absl::Status ClusterView::MarkLost(NodeId id, absl::Time now) {
 }
 
 absl::Status ClusterView::RemoveNode(NodeId id) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   ForgetBundles(*node);
   if (node->alive) --alive_count_;
   ++version_;
@@ -129,7 +131,7 @@ absl::Status ClusterView::RemoveNode(NodeId id) {
 }
 
 absl::Status ClusterView::SetBundle(NodeId id, BundleKey key, ResourceSet total) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   if (!node->alive) return FailedPrecondition("node {} is lost", node->DisplayName());
   std::map<int, NodeId>& group = bundles_[key.group];
   if (auto it = group.find(key.index); it != group.end() && it->second != id) {
@@ -142,7 +144,7 @@ absl::Status ClusterView::SetBundle(NodeId id, BundleKey key, ResourceSet total)
 }
 
 absl::Status ClusterView::UpdateBundleAvailable(NodeId id, BundleKey key, ResourceSet available) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   auto it = node->bundles.find(key);
   if (it == node->bundles.end()) return NotFound("node {} holds no {}", node->DisplayName(), key.ToString());
   it->second.available = std::move(available);
@@ -165,7 +167,7 @@ std::optional<ResourceSet> ClusterView::RemoveBundle(NodeId id, BundleKey key) {
 }
 
 absl::Status ClusterView::Take(NodeId id, const ResourceSet& resources, std::optional<BundleKey> bundle) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   ResourceSet* available = &node->available;
   if (bundle) {
     auto it = node->bundles.find(*bundle);
@@ -179,7 +181,7 @@ absl::Status ClusterView::Take(NodeId id, const ResourceSet& resources, std::opt
 }
 
 absl::Status ClusterView::Give(NodeId id, const ResourceSet& resources, std::optional<BundleKey> bundle) {
-  ARGOSY_ASSIGN_OR_RETURN(NodeView* node, Get(id));
+  ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   ResourceSet* available = &node->available;
   const ResourceSet* total = &node->total;
   if (bundle) {
@@ -188,7 +190,8 @@ absl::Status ClusterView::Give(NodeId id, const ResourceSet& resources, std::opt
     available = &it->second.available;
     total = &it->second.total;
   }
-  for (const auto& [name, amount] : resources.amounts()) available->Set(name, std::min(available->Get(name) + amount, total->Get(name)));
+  for (const auto& [name, amount] : resources.amounts())
+    available->Set(name, std::min(available->Get(name) + amount, total->Get(name)));
   Changed(*node);
   return absl::OkStatus();
 }
@@ -205,7 +208,8 @@ const NodeView* ClusterView::FindBundle(BundleKey key) const {
   return it == group->second.end() ? nullptr : Find(it->second);
 }
 
-std::optional<BundleKey> ClusterView::FitBundle(NodeId id, const BundleAffinity& affinity, const ResourceSet& resources) const {
+std::optional<BundleKey> ClusterView::FitBundle(NodeId id, const BundleAffinity& affinity,
+                                                const ResourceSet& resources) const {
   const NodeView* node = Find(id);
   if (node == nullptr) return std::nullopt;
   for (auto it = node->bundles.lower_bound({affinity.group, std::max(affinity.bundle_index, 0)});

@@ -34,16 +34,16 @@ struct NodeView {
   NodeId id;
   std::string name;
   ResourceSet total;
-  ResourceSet available;       // without what bundles hold
+  ResourceSet available;   // without what bundles hold
   Labels labels;
   bool alive = true;
   std::optional<absl::Time> lost_at;
-  bool contended = false;      // grants only what the head places; Place does not care
-  bool draining = false;       // gets nothing new
-  GroupId gathered_for;        // gets nothing new outside bundles, but for this group; nil: no group gathers here
-  uint64_t order = 0;          // of joining
+  bool contended = false;   // grants only what the head places; Place does not care
+  bool draining = false;    // gets nothing new
+  GroupId gathered_for;     // gets nothing new outside bundles, but for this group; nil: no group gathers here
+  uint64_t order = 0;       // of joining
   std::map<BundleKey, BundleView> bundles;
-  uint64_t last_taken = 0;     // grows with every Take in the view; 0: never
+  uint64_t last_taken = 0;   // grows with every Take in the view; 0: never
 
   // Used share of the most used of CPU, GPU, memory and object_store_memory, in ten-thousandths.
   int64_t Utilization() const;
@@ -53,7 +53,8 @@ struct NodeView {
 
 // Nodes by id, with indexes that let Place look at few of them.
 //
-// Between a node's reports the view is kept right by Take and Give; UpdateAvailable is the node's own word and replaces them.
+// Between a node's reports the view is kept right by Take and Give; UpdateAvailable is the node's own word and replaces
+// them.
 //
 // Thread:   its owner's.
 // Failure:  an unknown node is NotFound and changes nothing.
@@ -64,7 +65,8 @@ class ClusterView {
   ClusterView(ClusterView&&) noexcept;
   ClusterView& operator=(ClusterView&&) noexcept;
 
-  // All of `total` is available at first. An id that is already known is an error, even when lost: nodes rejoin under new ids.
+  // All of `total` is available at first. An id that is already known is an error, even when lost: nodes rejoin under
+  // new ids.
   absl::Status AddNode(NodeId id, std::string name, ResourceSet total, Labels labels);
   // What the node says is free outside bundles.
   absl::Status UpdateAvailable(NodeId id, ResourceSet available);
@@ -77,15 +79,15 @@ class ClusterView {
   absl::Status MarkLost(NodeId id, absl::Time now);
   absl::Status RemoveNode(NodeId id);
 
-  // `total` of the bundle is all free at first; `available` is the node's own word. The node's available amounts are not changed:
-  // Take before, or the node's report, has done that.
+  // `total` of the bundle is all free at first; `available` is the node's own word. The node's available amounts are
+  // not changed: Take before, or the node's report, has done that.
   absl::Status SetBundle(NodeId id, BundleKey key, ResourceSet total);
   absl::Status UpdateBundleAvailable(NodeId id, BundleKey key, ResourceSet available);
   // The bundle's total, or none when the node has no such bundle.
   std::optional<ResourceSet> RemoveBundle(NodeId id, BundleKey key);
 
-  // Spends `resources` of the node (or of its bundle) until Give or the node's next report. They need not be free: the result
-  // may be below zero, and fits nothing until it is back.
+  // Spends `resources` of the node (or of its bundle) until Give or the node's next report. They need not be free: the
+  // result may be below zero, and fits nothing until it is back.
   absl::Status Take(NodeId id, const ResourceSet& resources, std::optional<BundleKey> bundle = std::nullopt);
   // Gives back; never above the total.
   absl::Status Give(NodeId id, const ResourceSet& resources, std::optional<BundleKey> bundle = std::nullopt);

@@ -20,7 +20,8 @@ constexpr std::pair<GroupStrategy, std::string_view> kGroupStrategies[] = {
 
 std::string StrategyToString(const Strategy& strategy) {
   if (std::holds_alternative<SpreadStrategy>(strategy)) return "SPREAD";
-  if (auto* node = std::get_if<NodeAffinity>(&strategy)) return fmt::format("{} node {}", node->soft ? "preferably on" : "on", node->node.Short());
+  if (auto* node = std::get_if<NodeAffinity>(&strategy))
+    return fmt::format("{} node {}", node->soft ? "preferably on" : "on", node->node.Short());
   if (auto* bundle = std::get_if<BundleAffinity>(&strategy)) {
     if (bundle->bundle_index < 0) return fmt::format("in group {}", bundle->group.Short());
     return fmt::format("in {}", BundleKey{bundle->group, bundle->bundle_index}.ToString());
@@ -82,7 +83,8 @@ std::optional<GroupStrategy> ParseGroupStrategy(std::string_view text) {
 std::string GroupDemand::ToString() const {
   std::map<std::string, int> kinds;
   for (const BundleDemand& bundle : bundles) ++kinds[Shape{bundle.resources, bundle.labels, {}}.ToString()];
-  std::string text = fmt::format("{} of {} bundle{}:", scheduler::ToString(strategy), bundles.size(), bundles.size() == 1 ? "" : "s");
+  std::string text =
+      fmt::format("{} of {} bundle{}:", scheduler::ToString(strategy), bundles.size(), bundles.size() == 1 ? "" : "s");
   const char* separator = " ";
   for (const auto& [kind, count] : kinds) {
     text += fmt::format("{}{} x {{{}}}", separator, count, kind);
@@ -94,13 +96,16 @@ std::string GroupDemand::ToString() const {
 absl::Status CheckGroupDemand(const GroupDemand& demand) {
   if (demand.bundles.empty()) return InvalidArgument("a placement group needs at least one bundle");
   if (demand.bundles.size() > kGroupBundlesMax) {
-    return InvalidArgument("a placement group has {} bundles: at most {} are possible", demand.bundles.size(), kGroupBundlesMax);
+    return InvalidArgument("a placement group has {} bundles: at most {} are possible", demand.bundles.size(),
+                           kGroupBundlesMax);
   }
   for (size_t i = 0; i < demand.bundles.size(); ++i) {
     const ResourceSet& resources = demand.bundles[i].resources;
-    if (resources.IsEmpty()) return InvalidArgument("bundle {} of the placement group is empty: want at least one resource above 0", i);
+    if (resources.IsEmpty())
+      return InvalidArgument("bundle {} of the placement group is empty: want at least one resource above 0", i);
     for (const auto& [name, amount] : resources.amounts()) {
-      if (amount < Amount()) return InvalidArgument("bundle {} of the placement group: {} is {}, below 0", i, name, amount.ToString());
+      if (amount < Amount())
+        return InvalidArgument("bundle {} of the placement group: {} is {}, below 0", i, name, amount.ToString());
     }
   }
   return absl::OkStatus();

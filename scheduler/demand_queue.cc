@@ -8,10 +8,12 @@
 namespace argosy::scheduler {
 
 absl::Status DemandQueue::Add(Request request) {
-  if (request.count < 1) return InvalidArgument("request {} wants {} leases: want at least 1", request.id, request.count);
+  if (request.count < 1)
+    return InvalidArgument("request {} wants {} leases: want at least 1", request.id, request.count);
   if (requests_.contains(request.id)) return FailedPrecondition("request {} waits already", request.id);
   if (requests_.size() >= options_.requests_max) {
-    return MakeStatus(absl::StatusCode::kResourceExhausted, "the queue of waiting demands is full: {} wait, {} are possible", requests_.size(),
+    return MakeStatus(absl::StatusCode::kResourceExhausted,
+                      "the queue of waiting demands is full: {} wait, {} are possible", requests_.size(),
                       options_.requests_max);
   }
   auto entry = shapes_.try_emplace(request.demand.GetShape()).first;
@@ -21,7 +23,9 @@ absl::Status DemandQueue::Add(Request request) {
   if (is_new) job->second.turn = turns_.insert(turns_.end(), request.job);
   job->second.shapes.insert(&entry->first);
   deadlines_.emplace(request.deadline, request.id);
-  requests_[request.id] = {request.job, entry, position, std::move(request.demand.locality), request.count, request.added_at, request.deadline};
+  requests_[request.id] = {
+      request.job,      entry,           position, std::move(request.demand.locality), request.count,
+      request.added_at, request.deadline};
   return absl::OkStatus();
 }
 
@@ -30,8 +34,13 @@ DemandQueue::Request DemandQueue::Remove(RequestId id) {
   Waiting waiting = std::move(it->second);
   requests_.erase(it);
   deadlines_.erase({waiting.deadline, id});
-  Request request{id, waiting.job, Demand::FromShape(waiting.entry->first, std::move(waiting.locality)), waiting.count,
-                  waiting.position.priority, waiting.added_at, waiting.deadline};
+  Request request{id,
+                  waiting.job,
+                  Demand::FromShape(waiting.entry->first, std::move(waiting.locality)),
+                  waiting.count,
+                  waiting.position.priority,
+                  waiting.added_at,
+                  waiting.deadline};
   auto fifo = waiting.entry->second.jobs.find(waiting.job);
   fifo->second.erase(waiting.position);
   if (!fifo->second.empty()) return request;
@@ -120,7 +129,9 @@ std::vector<DemandQueue::Request> DemandQueue::Expire(absl::Time now) {
   return expired;
 }
 
-absl::Time DemandQueue::NextDeadline() const { return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first; }
+absl::Time DemandQueue::NextDeadline() const {
+  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+}
 
 std::vector<DemandQueue::ShapeSummary> DemandQueue::Summaries() const {
   std::vector<ShapeSummary> summaries;
@@ -136,7 +147,8 @@ std::vector<DemandQueue::ShapeSummary> DemandQueue::Summaries() const {
     }
     summaries.push_back(std::move(summary));
   }
-  std::stable_sort(summaries.begin(), summaries.end(), [](const ShapeSummary& a, const ShapeSummary& b) { return a.count > b.count; });
+  std::stable_sort(summaries.begin(), summaries.end(),
+                   [](const ShapeSummary& a, const ShapeSummary& b) { return a.count > b.count; });
   return summaries;
 }
 

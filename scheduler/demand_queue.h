@@ -18,7 +18,8 @@
 
 namespace argosy::scheduler {
 
-// Waiting demands, one entry a shape; inside a shape the requests of each job in the order of priority, then age. Jobs take turns.
+// Waiting demands, one entry a shape; inside a shape the requests of each job in the order of priority, then age. Jobs
+// take turns.
 //
 // Thread:   its owner's.
 // Failure:  Add is ResourceExhausted when `requests_max` wait already.
@@ -33,8 +34,8 @@ class DemandQueue {
     RequestId id = 0;
     JobId job;
     Demand demand;
-    int64_t count = 1;          // leases wanted; each serving takes one off
-    int priority = 0;           // higher first, within the job
+    int64_t count = 1;   // leases wanted; each serving takes one off
+    int priority = 0;    // higher first, within the job
     absl::Time added_at = absl::InfinitePast();
     absl::Time deadline = absl::InfiniteFuture();
   };
@@ -43,7 +44,7 @@ class DemandQueue {
     JobId job;
     Demand demand;
     NodeId node;
-    int64_t count_left = 0;     // 0: the request has left the queue
+    int64_t count_left = 0;   // 0: the request has left the queue
   };
   // The node to use, or none. Asked at most once a shape and pass after it said none.
   using TryPlace = std::function<std::optional<NodeId>(const Demand&)>;
@@ -60,7 +61,8 @@ class DemandQueue {
 
   // The next request that a node can serve, taking turns between jobs. None when no shape can be placed.
   std::optional<Served> NextServable(const TryPlace& try_place);
-  // As NextServable until none is left, remembering shapes that could not be placed; `serve` must spend the placement at once.
+  // As NextServable until none is left, remembering shapes that could not be placed; `serve` must spend the placement
+  // at once.
   size_t ServeAll(const TryPlace& try_place, const std::function<void(const Served&)>& serve);
 
   // Removes and returns the requests whose deadline is not after `now`.
@@ -75,7 +77,7 @@ class DemandQueue {
   struct ShapeSummary {
     Shape shape;
     size_t requests = 0;
-    int64_t count = 0;          // leases wanted
+    int64_t count = 0;   // leases wanted
     absl::Time oldest = absl::InfiniteFuture();
   };
   // Most wanted first.
@@ -116,7 +118,7 @@ class DemandQueue {
   std::map<Shape, Entry> shapes_;
   std::unordered_map<RequestId, Waiting> requests_;
   std::set<std::pair<absl::Time, RequestId>> deadlines_;
-  std::list<JobId> turns_;      // front: next
+  std::list<JobId> turns_;   // front: next
   std::unordered_map<JobId, Job> jobs_;
   uint64_t next_order_ = 0;
 };

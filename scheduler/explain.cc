@@ -105,21 +105,25 @@ Rejection TooSmall(const ResourceSet& total, const ResourceSet& wanted, const st
     one.push_back("has too little " + Join(small, ", "));
     many.push_back("have too little " + Join(small, ", "));
   }
-  return {Join(one, " and "), Join(many, " and "), fmt::format("{} has {}", who, Amounts(total, wanted)), Closeness(total, wanted)};
+  return {Join(one, " and "), Join(many, " and "), fmt::format("{} has {}", who, Amounts(total, wanted)),
+          Closeness(total, wanted)};
 }
 
-Rejection Busy(const ResourceSet& available, const ResourceSet& total, const ResourceSet& wanted, const std::string& who) {
+Rejection Busy(const ResourceSet& available, const ResourceSet& total, const ResourceSet& wanted,
+               const std::string& who) {
   std::vector<std::string> words;
   for (const auto& [name, amount] : wanted.amounts()) {
     if (available.Get(name) >= amount) continue;
-    words.push_back(fmt::format("{}: {} of {} free", name, std::max(available.Get(name), Amount()).ToString(), total.Get(name).ToString()));
+    words.push_back(fmt::format("{}: {} of {} free", name, std::max(available.Get(name), Amount()).ToString(),
+                                total.Get(name).ToString()));
   }
   return {"is busy", "are busy", fmt::format("{} has {}", who, Join(words, ", ")), Closeness(available, wanted)};
 }
 
 // The bundle that `affinity` names on `node` and that comes closest by `score`.
 template <class Score>
-std::pair<BundleKey, const BundleView*> NearestBundle(const NodeView& node, const BundleAffinity& affinity, Score score) {
+std::pair<BundleKey, const BundleView*> NearestBundle(const NodeView& node, const BundleAffinity& affinity,
+                                                      Score score) {
   std::pair<BundleKey, const BundleView*> best{{}, nullptr};
   for (auto it = node.bundles.lower_bound({affinity.group, std::max(affinity.bundle_index, 0)});
        it != node.bundles.end() && it->first.group == affinity.group; ++it) {
@@ -136,7 +140,8 @@ Rejection Reject(const NodeView& node, const Demand& demand, Filter filter, absl
     case Filter::kNone: break;
     case Filter::kAlive: {
       std::string when;
-      if (node.lost_at && now > *node.lost_at) when = fmt::format(" {:.1f} s ago", absl::ToDoubleSeconds(now - *node.lost_at));
+      if (node.lost_at && now > *node.lost_at)
+        when = fmt::format(" {:.1f} s ago", absl::ToDoubleSeconds(now - *node.lost_at));
       // The one that was lost last is the nearest.
       const double age = node.lost_at && now > *node.lost_at ? absl::ToDoubleSeconds(now - *node.lost_at) : 0;
       return {"is lost", "are lost", fmt::format("{} was lost{}", who, when), -age};
@@ -144,8 +149,9 @@ Rejection Reject(const NodeView& node, const Demand& demand, Filter filter, absl
     case Filter::kDraining: return {"is draining", "are draining", who, 0};
     case Filter::kAffinity: return {"is not the node asked for", "are not the node asked for", {}, 0};
     case Filter::kGroup: {
-      const std::string what = bundle->bundle_index < 0 ? fmt::format("no bundle of group {}", bundle->group.Short())
-                                                        : "not " + BundleKey{bundle->group, bundle->bundle_index}.ToString();
+      const std::string what = bundle->bundle_index < 0
+                                   ? fmt::format("no bundle of group {}", bundle->group.Short())
+                                   : "not " + BundleKey{bundle->group, bundle->bundle_index}.ToString();
       return {"holds " + what, "hold " + what, {}, 0};
     }
     case Filter::kLabels: {
@@ -161,18 +167,22 @@ Rejection Reject(const NodeView& node, const Demand& demand, Filter filter, absl
         has.push_back(it == node.labels.end() ? fmt::format("no {}", key) : fmt::format("{}={}", key, it->second));
       }
       const std::string what = Join(failed, " and ");
-      return {"does not match " + what, "do not match " + what, fmt::format("{} has {}", who, Join(has, ", ")), static_cast<double>(matched)};
+      return {"does not match " + what, "do not match " + what, fmt::format("{} has {}", who, Join(has, ", ")),
+              static_cast<double>(matched)};
     }
     case Filter::kResources:
       if (bundle != nullptr) {
-        auto [key, view] = NearestBundle(node, *bundle, [&](const BundleView& b) { return Closeness(b.total, demand.resources); });
+        auto [key, view] =
+            NearestBundle(node, *bundle, [&](const BundleView& b) { return Closeness(b.total, demand.resources); });
         return TooSmall(view->total, demand.resources, fmt::format("bundle {} on {}", key.index, who));
       }
       return TooSmall(node.total, demand.resources, who);
     case Filter::kGathered: {
       const std::string group = node.gathered_for.Short();
-      return {fmt::format("is kept for group {}, which gathers its bundles", group), fmt::format("are kept for group {}, which gathers its bundles", group),
-              {}, 0};
+      return {fmt::format("is kept for group {}, which gathers its bundles", group),
+              fmt::format("are kept for group {}, which gathers its bundles", group),
+              {},
+              0};
     }
     case Filter::kFit:
       if (bundle != nullptr) {
@@ -187,7 +197,8 @@ Rejection Reject(const NodeView& node, const Demand& demand, Filter filter, absl
   return {};
 }
 
-std::vector<std::string> Hints(const std::vector<const NodeView*>& nodes, const ClusterView& view, const Demand& demand) {
+std::vector<std::string> Hints(const std::vector<const NodeView*>& nodes, const ClusterView& view,
+                               const Demand& demand) {
   std::vector<std::string> hints;
   std::set<std::string> resources;
   std::map<std::string, std::set<std::string>> values;
@@ -197,14 +208,17 @@ std::vector<std::string> Hints(const std::vector<const NodeView*>& nodes, const 
     for (const auto& [key, value] : node->labels) values[key].insert(value);
   }
   if (view.alive_count() == 0) return hints;
-  if (const auto* affinity = std::get_if<NodeAffinity>(&demand.strategy); affinity != nullptr && view.Find(affinity->node) == nullptr) {
+  if (const auto* affinity = std::get_if<NodeAffinity>(&demand.strategy);
+      affinity != nullptr && view.Find(affinity->node) == nullptr) {
     hints.push_back(fmt::format("node {} is not known", affinity->node.Short()));
   }
   if (const auto* bundle = std::get_if<BundleAffinity>(&demand.strategy)) {
-    if (view.BundlesOf(bundle->group) == nullptr) hints.push_back(fmt::format("group {} holds no bundle", bundle->group.Short()));
+    if (view.BundlesOf(bundle->group) == nullptr)
+      hints.push_back(fmt::format("group {} holds no bundle", bundle->group.Short()));
   } else {
     for (const auto& [name, amount] : demand.resources.amounts()) {
-      if (!resources.contains(name)) hints.push_back(fmt::format("no node has the resource {}{}", name, Suggest(name, resources)));
+      if (!resources.contains(name))
+        hints.push_back(fmt::format("no node has the resource {}{}", name, Suggest(name, resources)));
     }
   }
   std::set<std::string> keys;
@@ -215,7 +229,8 @@ std::vector<std::string> Hints(const std::vector<const NodeView*>& nodes, const 
       hints.push_back(fmt::format("no node has the label {}{}", key, Suggest(key, keys)));
     } else if (condition.kind == LabelSelector::Condition::Kind::kIn) {
       for (const std::string& value : condition.values) {
-        if (!values[key].contains(value)) hints.push_back(fmt::format("no node has {}={}{}", key, value, Suggest(value, values[key])));
+        if (!values[key].contains(value))
+          hints.push_back(fmt::format("no node has {}={}{}", key, value, Suggest(value, values[key])));
       }
     }
   }
@@ -227,7 +242,8 @@ std::string Body(const Explanation& explanation) {
   if (explanation.nodes == 0) return text + "; the cluster has no nodes";
   std::vector<std::string> parts;
   if (!explanation.usable.empty()) {
-    parts.push_back(fmt::format("{} {} usable", explanation.usable.size(), explanation.usable.size() == 1 ? "is" : "are"));
+    parts.push_back(
+        fmt::format("{} {} usable", explanation.usable.size(), explanation.usable.size() == 1 ? "is" : "are"));
   }
   for (const Explanation::Reason& reason : explanation.reasons) {
     const bool one = reason.nodes.size() == 1;
@@ -279,9 +295,10 @@ Explanation Explain(const ClusterView& view, const Demand& asked, absl::Time now
   }
   explanation.feasible |= !explanation.usable.empty();
   for (auto& [key, group] : groups) explanation.reasons.push_back(std::move(group.reason));
-  std::stable_sort(explanation.reasons.begin(), explanation.reasons.end(), [](const Explanation::Reason& a, const Explanation::Reason& b) {
-    return a.filter != b.filter ? a.filter < b.filter : a.nodes.size() > b.nodes.size();
-  });
+  std::stable_sort(explanation.reasons.begin(), explanation.reasons.end(),
+                   [](const Explanation::Reason& a, const Explanation::Reason& b) {
+                     return a.filter != b.filter ? a.filter < b.filter : a.nodes.size() > b.nodes.size();
+                   });
   if (!explanation.feasible) explanation.hints = Hints(nodes, view, demand);
   return explanation;
 }
@@ -289,7 +306,8 @@ Explanation Explain(const ClusterView& view, const Demand& asked, absl::Time now
 namespace {
 
 // Why bundles that each fit alone do not fit together.
-std::string WhyNotTogether(const ClusterView& view, const GroupDemand& demand, const GroupPlaceOptions& options, absl::Time now) {
+std::string WhyNotTogether(const ClusterView& view, const GroupDemand& demand, const GroupPlaceOptions& options,
+                           absl::Time now) {
   auto is_placed = [&](size_t i) { return i < options.placed.size() && !options.placed[i].IsNil(); };
   ResourceSet needed;
   std::string selectors;
@@ -298,7 +316,8 @@ std::string WhyNotTogether(const ClusterView& view, const GroupDemand& demand, c
     if (is_placed(i)) continue;
     ++missing;
     needed.Add(demand.bundles[i].resources);
-    if (!demand.bundles[i].labels.IsEmpty()) selectors += (selectors.empty() ? "" : ",") + demand.bundles[i].labels.ToString();
+    if (!demand.bundles[i].labels.IsEmpty())
+      selectors += (selectors.empty() ? "" : ",") + demand.bundles[i].labels.ToString();
   }
   if (demand.strategy == GroupStrategy::kStrictPack) {
     absl::StatusOr<LabelSelector> labels = LabelSelector::Parse(selectors);
@@ -311,18 +330,22 @@ std::string WhyNotTogether(const ClusterView& view, const GroupDemand& demand, c
     const bool holds = std::find(options.placed.begin(), options.placed.end(), node->id) != options.placed.end();
     bool any = false;
     for (size_t i = 0; i < demand.bundles.size() && !any; ++i) {
-      any = !is_placed(i) && Check(*node, {demand.bundles[i].resources, demand.bundles[i].labels, {}, {}}, options.group) == Filter::kNone;
+      any = !is_placed(i) && Check(*node, {demand.bundles[i].resources, demand.bundles[i].labels, {}, {}},
+                                   options.group) == Filter::kNone;
     }
     if (!any) continue;
     if (!holds) ++able;
-    for (const auto& [name, amount] : needed.amounts()) free.Set(name, free.Get(name) + std::max(node->available.Get(name), Amount()));
+    for (const auto& [name, amount] : needed.amounts())
+      free.Set(name, free.Get(name) + std::max(node->available.Get(name), Amount()));
   }
   if (demand.strategy == GroupStrategy::kStrictSpread && able < missing) {
-    return fmt::format("each bundle needs a node of its own: {} bundles, {} node{} can take one now", missing, able, able == 1 ? "" : "s");
+    return fmt::format("each bundle needs a node of its own: {} bundles, {} node{} can take one now", missing, able,
+                       able == 1 ? "" : "s");
   }
   std::vector<std::string> lacking;
   for (const auto& [name, amount] : needed.amounts()) {
-    if (free.Get(name) < amount) lacking.push_back(fmt::format("{}: {} of {} free", name, free.Get(name).ToString(), amount.ToString()));
+    if (free.Get(name) < amount)
+      lacking.push_back(fmt::format("{}: {} of {} free", name, free.Get(name).ToString(), amount.ToString()));
   }
   if (!lacking.empty()) return "each bundle fits alone, but not all together: " + Join(lacking, ", ");
   return fmt::format("each bundle fits alone, but what is free ({}) lies on too many nodes", free.ToString());
@@ -330,7 +353,8 @@ std::string WhyNotTogether(const ClusterView& view, const GroupDemand& demand, c
 
 }  // namespace
 
-GroupExplanation ExplainGroup(const ClusterView& view, const GroupDemand& demand, Prng& prng, const GroupPlaceOptions& options, absl::Time now) {
+GroupExplanation ExplainGroup(const ClusterView& view, const GroupDemand& demand, Prng& prng,
+                              const GroupPlaceOptions& options, absl::Time now) {
   GroupExplanation explanation;
   explanation.demand = demand.ToString();
   explanation.usable = PlaceGroup(view, demand, prng, options).has_value();
@@ -363,10 +387,12 @@ std::string GroupExplanation::ToString() const {
     text += "; " + summary;
   } else {
     for (const Bundle& bundle : bundles) {
-      text += fmt::format("; {} {}", bundle.count == 1 ? "one bundle" : fmt::format("each of {} bundles", bundle.count), Body(bundle.explanation));
+      text += fmt::format("; {} {}", bundle.count == 1 ? "one bundle" : fmt::format("each of {} bundles", bundle.count),
+                          Body(bundle.explanation));
     }
   }
-  return text + (feasible ? "; waits until something ends" : "; the nodes of the cluster can never satisfy it, waits for one to join");
+  return text + (feasible ? "; waits until something ends"
+                          : "; the nodes of the cluster can never satisfy it, waits for one to join");
 }
 
 }  // namespace argosy::scheduler

@@ -12,7 +12,8 @@ bool AnyBundle(const NodeView& node, const BundleAffinity& affinity, Fits fits) 
     auto it = node.bundles.find({affinity.group, affinity.bundle_index});
     return it != node.bundles.end() && fits(it->second);
   }
-  for (auto it = node.bundles.lower_bound({affinity.group, 0}); it != node.bundles.end() && it->first.group == affinity.group; ++it) {
+  for (auto it = node.bundles.lower_bound({affinity.group, 0});
+       it != node.bundles.end() && it->first.group == affinity.group; ++it) {
     if (fits(it->second)) return true;
   }
   return false;
@@ -49,14 +50,17 @@ Filter Check(const NodeView& node, const Demand& demand, GroupId gathering) {
   if (!node.alive) return Filter::kAlive;
   if (node.draining) return Filter::kDraining;
   const auto* bundle = std::get_if<BundleAffinity>(&demand.strategy);
-  if (const auto* affinity = std::get_if<NodeAffinity>(&demand.strategy); affinity != nullptr && affinity->node != node.id) {
+  if (const auto* affinity = std::get_if<NodeAffinity>(&demand.strategy);
+      affinity != nullptr && affinity->node != node.id) {
     return Filter::kAffinity;
   }
   if (bundle != nullptr && !AnyBundle(node, *bundle, [](const BundleView&) { return true; })) return Filter::kGroup;
   if (!demand.labels.Matches(node.labels)) return Filter::kLabels;
   if (bundle != nullptr) {
-    if (!AnyBundle(node, *bundle, [&](const BundleView& view) { return view.total.Contains(demand.resources); })) return Filter::kResources;
-    if (!AnyBundle(node, *bundle, [&](const BundleView& view) { return view.available.Contains(demand.resources); })) return Filter::kFit;
+    if (!AnyBundle(node, *bundle, [&](const BundleView& view) { return view.total.Contains(demand.resources); }))
+      return Filter::kResources;
+    if (!AnyBundle(node, *bundle, [&](const BundleView& view) { return view.available.Contains(demand.resources); }))
+      return Filter::kFit;
     return Filter::kNone;
   }
   if (!node.total.Contains(demand.resources)) return Filter::kResources;

@@ -35,7 +35,8 @@ std::string ToString(const GroupEffect& effect, const ClusterView& view) {
     const ClusterView& view;
     std::string operator()(const SendPrepare& e) const {
       std::string bundles;
-      for (const BundleReservation& b : e.bundles) bundles += fmt::format("{}{}: {{{}}}", bundles.empty() ? "" : ", ", b.index, b.resources.ToString());
+      for (const BundleReservation& b : e.bundles)
+        bundles += fmt::format("{}{}: {{{}}}", bundles.empty() ? "" : ", ", b.index, b.resources.ToString());
       return fmt::format("{} <- Prepare {} [{}]", NameOf(e.node, view), e.group.Short(), bundles);
     }
     std::string operator()(const SendCommit& e) const {
@@ -49,12 +50,16 @@ std::string ToString(const GroupEffect& effect, const ClusterView& view) {
       for (NodeId node : e.nodes) nodes += (nodes.empty() ? "" : ", ") + NameOf(node, view);
       return fmt::format("{} ready: {}", e.group.Short(), nodes);
     }
-    std::string operator()(const GroupPending& e) const { return fmt::format("{} waits: {}", e.group.Short(), e.explanation); }
+    std::string operator()(const GroupPending& e) const {
+      return fmt::format("{} waits: {}", e.group.Short(), e.explanation);
+    }
     std::string operator()(const GroupRemoved& e) const { return fmt::format("{} removed", e.group.Short()); }
     std::string operator()(const GroupRescheduling& e) const {
       return fmt::format("{} lost bundles [{}], placing them again", e.group.Short(), Join(e.bundles));
     }
-    std::string operator()(const SetContended& e) const { return fmt::format("{} {}", NameOf(e.node, view), e.contended ? "contended" : "no longer contended"); }
+    std::string operator()(const SetContended& e) const {
+      return fmt::format("{} {}", NameOf(e.node, view), e.contended ? "contended" : "no longer contended");
+    }
   };
   return std::visit(Print{view}, effect);
 }
@@ -88,7 +93,8 @@ std::vector<GroupEffect> GroupMachine::Step(const GroupEvent& event, ClusterView
 absl::Status GroupMachine::CheckCreate(const CreateGroup& create) const {
   if (groups_.contains(create.group)) return absl::OkStatus();
   if (groups_.size() >= options_.groups_max) {
-    return MakeStatus(absl::StatusCode::kResourceExhausted, "there are {} placement groups already, {} are possible: remove some", groups_.size(),
+    return MakeStatus(absl::StatusCode::kResourceExhausted,
+                      "there are {} placement groups already, {} are possible: remove some", groups_.size(),
                       options_.groups_max);
   }
   return CheckGroupDemand(create.demand);
@@ -216,7 +222,8 @@ void GroupMachine::On(const NodeLost& event, Context& context) {
     const bool in_attempt = group.state == GroupState::kPreparing || group.state == GroupState::kCommitting;
     std::vector<int> lost;
     for (size_t i = 0; i < group.nodes.size(); ++i) {
-      if (group.nodes[i] == event.node && !group.round.contains(static_cast<int>(i))) lost.push_back(static_cast<int>(i));
+      if (group.nodes[i] == event.node && !group.round.contains(static_cast<int>(i)))
+        lost.push_back(static_cast<int>(i));
     }
     if (in_attempt) {
       AbortAttempt(group, event.node, context);
@@ -254,7 +261,8 @@ void GroupMachine::StartAttempt(Group& group, std::vector<NodeId> nodes, Context
 
 void GroupMachine::AbortAttempt(Group& group, NodeId failed, Context& context) {
   for (const auto& [node, bundles] : ByNode(group.round, group.nodes)) {
-    for (int index : bundles) std::ignore = context.view.Give(node, group.demand.bundles[static_cast<size_t>(index)].resources);
+    for (int index : bundles)
+      std::ignore = context.view.Give(node, group.demand.bundles[static_cast<size_t>(index)].resources);
     if (node != failed) context.effects.push_back(SendReturn{node, group.id, bundles});
   }
   for (int index : group.round) group.nodes[static_cast<size_t>(index)] = NodeId();

@@ -19,36 +19,96 @@
 
 namespace argosy::scheduler {
 
-// What happened. `attempt` is the number in the SendPrepare or SendCommit that is answered; 0 when the wire did not keep it.
-struct CreateGroup { GroupId group; GroupDemand demand; };
-struct RemoveGroup { GroupId group; };
-struct NodePrepared { NodeId node; GroupId group; uint64_t attempt = 0; };
-struct PrepareFailed { NodeId node; GroupId group; uint64_t attempt = 0; std::string reason; };
-struct NodeCommitted { NodeId node; GroupId group; uint64_t attempt = 0; };
+// What happened. `attempt` is the number in the SendPrepare or SendCommit that is answered; 0 when the wire did not
+// keep it.
+struct CreateGroup {
+  GroupId group;
+  GroupDemand demand;
+};
+struct RemoveGroup {
+  GroupId group;
+};
+struct NodePrepared {
+  NodeId node;
+  GroupId group;
+  uint64_t attempt = 0;
+};
+struct PrepareFailed {
+  NodeId node;
+  GroupId group;
+  uint64_t attempt = 0;
+  std::string reason;
+};
+struct NodeCommitted {
+  NodeId node;
+  GroupId group;
+  uint64_t attempt = 0;
+};
 // The node no longer holds the prepared bundles.
-struct CommitFailed { NodeId node; GroupId group; uint64_t attempt = 0; std::string reason; };
+struct CommitFailed {
+  NodeId node;
+  GroupId group;
+  uint64_t attempt = 0;
+  std::string reason;
+};
 // Passed after ClusterView::MarkLost.
-struct NodeLost { NodeId node; };
+struct NodeLost {
+  NodeId node;
+};
 // Resources may have changed, or time passed.
 struct Tick {};
-using GroupEvent = std::variant<CreateGroup, RemoveGroup, NodePrepared, PrepareFailed, NodeCommitted, CommitFailed, NodeLost, Tick>;
+using GroupEvent =
+    std::variant<CreateGroup, RemoveGroup, NodePrepared, PrepareFailed, NodeCommitted, CommitFailed, NodeLost, Tick>;
 
-// What to do. All bundles of an attempt on one node travel together, and the node prepares all of them or none; it does what it is sent
-// in order.
-struct BundleReservation { int index = 0; ResourceSet resources; };
-struct SendPrepare { NodeId node; GroupId group; uint64_t attempt = 0; std::vector<BundleReservation> bundles; };
-struct SendCommit { NodeId node; GroupId group; uint64_t attempt = 0; std::vector<int> bundles; };
-struct SendReturn { NodeId node; GroupId group; std::vector<int> bundles; };
+// What to do. All bundles of an attempt on one node travel together, and the node prepares all of them or none; it does
+// what it is sent in order.
+struct BundleReservation {
+  int index = 0;
+  ResourceSet resources;
+};
+struct SendPrepare {
+  NodeId node;
+  GroupId group;
+  uint64_t attempt = 0;
+  std::vector<BundleReservation> bundles;
+};
+struct SendCommit {
+  NodeId node;
+  GroupId group;
+  uint64_t attempt = 0;
+  std::vector<int> bundles;
+};
+struct SendReturn {
+  NodeId node;
+  GroupId group;
+  std::vector<int> bundles;
+};
 // Every bundle is committed; `nodes` has one for each. Also after rescheduling.
-struct GroupReady { GroupId group; std::vector<NodeId> nodes; };
+struct GroupReady {
+  GroupId group;
+  std::vector<NodeId> nodes;
+};
 // Waits, and why; said again only when the reason changes.
-struct GroupPending { GroupId group; bool feasible = false; std::string explanation; };
-struct GroupRemoved { GroupId group; };
+struct GroupPending {
+  GroupId group;
+  bool feasible = false;
+  std::string explanation;
+};
+struct GroupRemoved {
+  GroupId group;
+};
 // These bundles were lost with their node and are being placed again; the others stay.
-struct GroupRescheduling { GroupId group; std::vector<int> bundles; };
+struct GroupRescheduling {
+  GroupId group;
+  std::vector<int> bundles;
+};
 // While contended a node grants only what the head places.
-struct SetContended { NodeId node; bool contended = false; };
-using GroupEffect = std::variant<SendPrepare, SendCommit, SendReturn, GroupReady, GroupPending, GroupRemoved, GroupRescheduling, SetContended>;
+struct SetContended {
+  NodeId node;
+  bool contended = false;
+};
+using GroupEffect = std::variant<SendPrepare, SendCommit, SendReturn, GroupReady, GroupPending, GroupRemoved,
+                                 GroupRescheduling, SetContended>;
 
 // One line a effect, for logs and transcripts: "gpu-1 <- Prepare g1 [0,1]".
 std::string ToString(const GroupEffect& effect, const ClusterView& view);
@@ -58,16 +118,18 @@ std::string_view ToString(GroupState state);
 
 // Owns what the head knows of placement groups.
 //
-// Groups gather in one order, the order of their tickets. The first that is feasible but finds too little free gathers: the nodes that it
-// would use are contended and get nothing new (NodeView::gathered_for), for `gather_max`; then it takes a new ticket behind the others and
-// keeps no node for as long. So two groups never hold what the other waits for, work that is not a group's goes on, and none waits
-// for ever behind one that cannot be served. A failed prepare returns everything that the attempt prepared.
+// Groups gather in one order, the order of their tickets. The first that is feasible but finds too little free gathers:
+// the nodes that it would use are contended and get nothing new (NodeView::gathered_for), for `gather_max`; then it
+// takes a new ticket behind the others and keeps no node for as long. So two groups never hold what the other waits
+// for, work that is not a group's goes on, and none waits for ever behind one that cannot be served. A failed prepare
+// returns everything that the attempt prepared.
 //
-// The machine spends what it prepares in the view at once (Take), so that whatever is placed next sees it, puts it back when the attempt
-// fails, and shows committed bundles there (SetBundle).
+// The machine spends what it prepares in the view at once (Take), so that whatever is placed next sees it, puts it back
+// when the attempt fails, and shows committed bundles there (SetBundle).
 //
 // Thread:   its owner's.
-// Failure:  answers for groups or attempts that are gone are ignored: the SendReturn that ended them follows on the same stream.
+// Failure:  answers for groups or attempts that are gone are ignored: the SendReturn that ended them follows on the
+//           same stream.
 class GroupMachine {
  public:
   struct Options {
@@ -91,12 +153,12 @@ class GroupMachine {
     GroupId id;
     GroupDemand demand;
     GroupState state = GroupState::kPending;
-    std::vector<NodeId> nodes;       // for each bundle: its node once prepared, else nil
+    std::vector<NodeId> nodes;   // for each bundle: its node once prepared, else nil
     uint64_t ticket = 0;
     uint64_t attempt = 0;
-    std::set<int> round;             // bundles of the attempt in progress
-    std::set<NodeId> waiting_for;    // nodes that have not answered yet
-    std::string explanation;         // why it waits
+    std::set<int> round;            // bundles of the attempt in progress
+    std::set<NodeId> waiting_for;   // nodes that have not answered yet
+    std::string explanation;        // why it waits
     bool feasible = false;
     absl::Time retry_at = absl::InfinitePast();
     absl::Duration retry_delay;

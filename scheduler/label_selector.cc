@@ -44,13 +44,16 @@ std::vector<std::string_view> SplitTerms(std::string_view text) {
 }
 
 absl::Status CheckWord(std::string_view what, std::string_view word) {
-  auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::string_view("-_./:").find(c) != std::string_view::npos; };
+  auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || std::string_view("-_./:").find(c) != std::string_view::npos;
+  };
   if (!word.empty() && word.size() <= kLabelLengthMax && std::isalnum(static_cast<unsigned char>(word.front())) &&
       std::all_of(word.begin(), word.end(), is_plain)) {
     return absl::OkStatus();
   }
-  return InvalidArgument("\"{}\" is not a label {}: want 1 to {} letters, digits or - _ . / :, beginning with a letter or digit", word, what,
-                         kLabelLengthMax);
+  return InvalidArgument(
+      "\"{}\" is not a label {}: want 1 to {} letters, digits or - _ . / :, beginning with a letter or digit", word,
+      what, kLabelLengthMax);
 }
 
 absl::StatusOr<std::set<std::string>> ParseValues(std::string_view list) {
@@ -73,7 +76,8 @@ std::string Join(const std::set<std::string>& values) {
 
 // When `text` is `opening` ... ")": what is between.
 std::optional<std::string_view> Between(std::string_view text, std::string_view opening) {
-  if (text.size() <= opening.size() || text.substr(0, opening.size()) != opening || text.back() != ')') return std::nullopt;
+  if (text.size() <= opening.size() || text.substr(0, opening.size()) != opening || text.back() != ')')
+    return std::nullopt;
   return Trim(text.substr(opening.size(), text.size() - opening.size() - 1));
 }
 
@@ -155,15 +159,18 @@ Condition Both(const Condition& a, const Condition& b) {
   Condition both;
   if (a_in && b_in) {
     both.kind = Kind::kIn;
-    std::set_intersection(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), std::inserter(both.values, both.values.end()));
+    std::set_intersection(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(),
+                          std::inserter(both.values, both.values.end()));
   } else if (a_in || b_in) {
     const Condition& in = a_in ? a : b;
     const Condition& out = a_in ? b : a;
     both.kind = Kind::kIn;
-    std::set_difference(in.values.begin(), in.values.end(), out.values.begin(), out.values.end(), std::inserter(both.values, both.values.end()));
+    std::set_difference(in.values.begin(), in.values.end(), out.values.begin(), out.values.end(),
+                        std::inserter(both.values, both.values.end()));
   } else {
     both.kind = a.kind == Kind::kExists || b.kind == Kind::kExists ? Kind::kExists : Kind::kNotIn;
-    std::set_union(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), std::inserter(both.values, both.values.end()));
+    std::set_union(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(),
+                   std::inserter(both.values, both.values.end()));
   }
   return both;
 }
@@ -175,13 +182,15 @@ absl::StatusOr<Labels> ParseLabels(std::string_view text) {
   if (Trim(text).empty()) return labels;
   for (std::string_view term : SplitTerms(text)) {
     size_t at = term.find('=');
-    if (at == std::string_view::npos) return InvalidArgument("label \"{}\": want key=value, several separated by commas", term);
+    if (at == std::string_view::npos)
+      return InvalidArgument("label \"{}\": want key=value, several separated by commas", term);
     std::string key(Trim(term.substr(0, at)));
     std::string value(Trim(term.substr(at + 1)));
     ARGOSY_RETURN_IF_ERROR(CheckWord("key", key));
     ARGOSY_RETURN_IF_ERROR(CheckWord("value", value));
     auto [it, is_new] = labels.emplace(key, value);
-    if (!is_new && it->second != value) return InvalidArgument("label {} is given twice: {} and {}", key, it->second, value);
+    if (!is_new && it->second != value)
+      return InvalidArgument("label {} is given twice: {} and {}", key, it->second, value);
   }
   return labels;
 }
@@ -215,8 +224,8 @@ absl::Status LabelSelector::Add(const std::string& key, Condition condition) {
   if (is_new) return absl::OkStatus();
   Condition both = Both(it->second, condition);
   if (both.kind == Kind::kIn && both.values.empty()) {
-    return InvalidArgument("label selector: no node can match both \"{}\" and \"{}\"", ConditionToString(key, it->second),
-                           ConditionToString(key, condition));
+    return InvalidArgument("label selector: no node can match both \"{}\" and \"{}\"",
+                           ConditionToString(key, it->second), ConditionToString(key, condition));
   }
   it->second = std::move(both);
   return absl::OkStatus();
@@ -266,7 +275,8 @@ std::string ConditionToString(const std::string& key, const Condition& condition
     case Kind::kExists: break;
   }
   if (list.empty()) return fmt::format("{} exists", key);
-  return fmt::format("{} exists, {}", key, one ? fmt::format("{}!={}", key, list) : fmt::format("{} not in ({})", key, list));
+  return fmt::format("{} exists, {}", key,
+                     one ? fmt::format("{}!={}", key, list) : fmt::format("{} not in ({})", key, list));
 }
 
 std::string LabelSelector::ToString() const {

@@ -22,7 +22,8 @@ absl::Status CheckLabels(const Labels& labels);
 // "k=v, k2=v2", or "none".
 std::string LabelsToString(const Labels& labels);
 
-// Which labels a node must have. Kept as one condition a key, so that equal meanings compare equal: terms on the same key are merged.
+// Which labels a node must have. Kept as one condition a key, so that equal meanings compare equal: terms on the same
+// key are merged.
 //
 //   k=v   k!=v   k in (a,b)   k not in (a,b)   k exists
 //

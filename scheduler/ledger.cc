@@ -35,7 +35,8 @@ ResourceSet Only(const ResourceSet& amounts, const char* name) {
 std::string Missing(const ResourceSet& available, const ResourceSet& total, const ResourceSet& wanted) {
   for (const auto& [name, amount] : wanted.amounts()) {
     if (available.Get(name) < amount) {
-      return fmt::format("{}: {} of {} free", name, std::max(available.Get(name), Amount()).ToString(), total.Get(name).ToString());
+      return fmt::format("{}: {} of {} free", name, std::max(available.Get(name), Amount()).ToString(),
+                         total.Get(name).ToString());
     }
   }
   return {};
@@ -107,29 +108,34 @@ NodeLedger::NodeLedger(ResourceSet total) : total_(std::move(total)) {
   }
 }
 
-absl::StatusOr<std::vector<DeviceShare>> NodeLedger::TakeFrom(Pool& pool, const ResourceSet& resources, const std::string& where) {
+absl::StatusOr<std::vector<DeviceShare>> NodeLedger::TakeFrom(Pool& pool, const ResourceSet& resources,
+                                                              const std::string& where) {
   ARGOSY_RETURN_IF_ERROR(CheckAmounts(resources));
   if (!pool.total.Contains(resources)) {
     return FailedPrecondition("{} has {} in all, less than {}", where, pool.total.ToString(), resources.ToString());
   }
-  if (!pool.Fits(resources)) return Unavailable("{} is busy: {}", where, Missing(pool.available, pool.total, resources));
+  if (!pool.Fits(resources))
+    return Unavailable("{} is busy: {}", where, Missing(pool.available, pool.total, resources));
   std::optional<std::vector<DeviceShare>> shares = pool.ChooseDevices(resources.Get(kGpu));
   if (!shares) {
     // What fits the sum need not fit the devices: 0.5 free on each of two is no whole device.
     Amount largest;
     for (const auto& [device, free] : pool.devices) largest = std::max(largest, free);
-    return Unavailable("{} is busy: GPU: {} free, but at most {} of one device", where, pool.available.Get(kGpu).ToString(), largest.ToString());
+    return Unavailable("{} is busy: GPU: {} free, but at most {} of one device", where,
+                       pool.available.Get(kGpu).ToString(), largest.ToString());
   }
   pool.Take(resources, *shares);
   ++version_;
   return *std::move(shares);
 }
 
-absl::StatusOr<Granted> NodeLedger::Grant(LeaseId lease, const ResourceSet& resources, std::optional<BundleAffinity> bundle) {
+absl::StatusOr<Granted> NodeLedger::Grant(LeaseId lease, const ResourceSet& resources,
+                                          std::optional<BundleAffinity> bundle) {
   if (auto it = leases_.find(lease); it != leases_.end()) {
     const Granted& held = it->second.granted;
     const bool same_bundle = bundle.has_value() == held.bundle.has_value() &&
-                             (!bundle || (bundle->group == held.bundle->group && (bundle->bundle_index < 0 || bundle->bundle_index == held.bundle->index)));
+                             (!bundle || (bundle->group == held.bundle->group &&
+                                          (bundle->bundle_index < 0 || bundle->bundle_index == held.bundle->index)));
     if (held.resources == resources && same_bundle) return held;
     return FailedPrecondition("lease {} is held already with {}", lease.Short(), held.resources.ToString());
   }
@@ -137,9 +143,10 @@ absl::StatusOr<Granted> NodeLedger::Grant(LeaseId lease, const ResourceSet& reso
   if (!bundle) {
     ARGOSY_ASSIGN_OR_RETURN(granted.devices, TakeFrom(free_, resources, "the node"));
   } else {
-    absl::Status refusal = NotFound("the node holds no committed {}", bundle->bundle_index < 0
-                                                                           ? fmt::format("bundle of group {}", bundle->group.Short())
-                                                                           : BundleKey{bundle->group, bundle->bundle_index}.ToString());
+    absl::Status refusal =
+        NotFound("the node holds no committed {}", bundle->bundle_index < 0
+                                                       ? fmt::format("bundle of group {}", bundle->group.Short())
+                                                       : BundleKey{bundle->group, bundle->bundle_index}.ToString());
     const int first = std::max(bundle->bundle_index, 0);
     const int last = bundle->bundle_index < 0 ? std::numeric_limits<int>::max() : bundle->bundle_index;
     for (auto it = bundles_.lower_bound({bundle->group, first});
@@ -259,7 +266,8 @@ std::vector<LeaseId> NodeLedger::LeasesOf(BundleKey key) const {
 
 std::map<BundleKey, NodeLedger::Bundle> NodeLedger::Bundles() const {
   std::map<BundleKey, Bundle> bundles;
-  for (const auto& [key, bundle] : bundles_) bundles[key] = {bundle.pool.total, NotBelowZero(bundle.pool.available), bundle.committed};
+  for (const auto& [key, bundle] : bundles_)
+    bundles[key] = {bundle.pool.total, NotBelowZero(bundle.pool.available), bundle.committed};
   return bundles;
 }
 

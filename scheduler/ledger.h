@@ -26,7 +26,7 @@ struct DeviceShare {
 // What a lease got.
 struct Granted {
   ResourceSet resources;
-  std::vector<DeviceShare> devices;    // whole devices, or a part of one; empty without GPU
+  std::vector<DeviceShare> devices;   // whole devices, or a part of one; empty without GPU
   std::optional<BundleKey> bundle;
   // For CUDA_VISIBLE_DEVICES: the devices' numbers, ascending.
   std::vector<int> gpu_indices() const;
@@ -34,17 +34,20 @@ struct Granted {
 
 // Grants leases and reserves bundles so that nothing is spent twice. Devices 0..n-1 stand for the node's GPU amount.
 //
-// A blocked worker's lease gives back its CPU (ReleaseCpu) and takes it again when it goes on (ReacquireCpu). Taking it again always
-// succeeds: the CPU may then be below zero, and nothing that needs CPU is granted until it is back.
+// A blocked worker's lease gives back its CPU (ReleaseCpu) and takes it again when it goes on (ReacquireCpu). Taking it
+// again always succeeds: the CPU may then be below zero, and nothing that needs CPU is granted until it is back.
 //
 // Thread:   its owner's.
-// Failure:  Unavailable: not now. FailedPrecondition: never here, or the id is held with other resources. NotFound: no such bundle.
+// Failure:  Unavailable: not now. FailedPrecondition: never here, or the id is held with other resources. NotFound:
+//           no such bundle.
 class NodeLedger {
  public:
   explicit NodeLedger(ResourceSet total);
 
-  // Repeating a grant gives the same answer. With a bundle whose index is -1, any committed bundle of the group with room.
-  absl::StatusOr<Granted> Grant(LeaseId lease, const ResourceSet& resources, std::optional<BundleAffinity> bundle = std::nullopt);
+  // Repeating a grant gives the same answer. With a bundle whose index is -1, any committed bundle of the group with
+  // room.
+  absl::StatusOr<Granted> Grant(LeaseId lease, const ResourceSet& resources,
+                                std::optional<BundleAffinity> bundle = std::nullopt);
   // False when there is no such lease.
   bool Release(LeaseId lease);
   // Both are idempotent; false when there is no such lease.
@@ -55,12 +58,13 @@ class NodeLedger {
   absl::Status PrepareBundle(BundleKey key, const ResourceSet& resources);
   // NotFound when it was not prepared (or was returned since).
   absl::Status CommitBundle(BundleKey key);
-  // Frees the bundle. The leases inside it, which are released here: their workers must die. Nothing for an unknown bundle.
+  // Frees the bundle. The leases inside it, which are released here: their workers must die. Nothing for an unknown
+  // bundle.
   std::vector<LeaseId> ReturnBundle(BundleKey key);
 
   struct Bundle {
     ResourceSet total;
-    ResourceSet available;             // as reported: never below zero
+    ResourceSet available;   // as reported: never below zero
     bool committed = false;
   };
 
@@ -83,7 +87,7 @@ class NodeLedger {
   struct Pool {
     ResourceSet total;
     ResourceSet available;
-    std::map<int, Amount> devices;     // free share by device number
+    std::map<int, Amount> devices;   // free share by device number
     bool Fits(const ResourceSet& resources) const;
     // None when the free GPU shares lie on too many devices.
     std::optional<std::vector<DeviceShare>> ChooseDevices(Amount gpu) const;

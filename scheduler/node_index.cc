@@ -55,7 +55,8 @@ void NodeIndex::SetLeaf(Tree& tree, size_t slot, const NodeView* node) {
   tree.slots[slot] = node;
   size_t vertex = tree.leaves + slot;
   tree.vertices[vertex] = LeafOf(node);
-  for (vertex /= 2; vertex >= 1; vertex /= 2) tree.vertices[vertex] = Join(tree.vertices[2 * vertex], tree.vertices[2 * vertex + 1]);
+  for (vertex /= 2; vertex >= 1; vertex /= 2)
+    tree.vertices[vertex] = Join(tree.vertices[2 * vertex], tree.vertices[2 * vertex + 1]);
 }
 
 void NodeIndex::Rebuild(Tree& tree) {
@@ -71,7 +72,8 @@ void NodeIndex::Rebuild(Tree& tree) {
     rebuilt.slots[slot] = node;
     rebuilt.vertices[rebuilt.leaves + slot] = LeafOf(node);
   }
-  for (size_t i = rebuilt.leaves - 1; i >= 1; --i) rebuilt.vertices[i] = Join(rebuilt.vertices[2 * i], rebuilt.vertices[2 * i + 1]);
+  for (size_t i = rebuilt.leaves - 1; i >= 1; --i)
+    rebuilt.vertices[i] = Join(rebuilt.vertices[2 * i], rebuilt.vertices[2 * i + 1]);
   tree = std::move(rebuilt);
 }
 
@@ -153,13 +155,15 @@ std::optional<std::vector<const NodeView*>> NodeIndex::FewCandidates(const Deman
   return nodes;
 }
 
-const NodeView* NodeIndex::First(bool with_gpu, const ResourceSet& resources, int64_t utilization_below, const Accept& accept) const {
+const NodeView* NodeIndex::First(bool with_gpu, const ResourceSet& resources, int64_t utilization_below,
+                                 const Accept& accept) const {
   const Tree& tree = trees_[with_gpu];
   if (tree.leaves == 0) return nullptr;
   return FirstBelow(tree, 1, NeedOf(resources), utilization_below, accept);
 }
 
-const NodeView* NodeIndex::FirstBelow(const Tree& tree, size_t vertex, const Need& need, int64_t utilization_below, const Accept& accept) const {
+const NodeView* NodeIndex::FirstBelow(const Tree& tree, size_t vertex, const Need& need, int64_t utilization_below,
+                                      const Accept& accept) const {
   const Vertex& bound = tree.vertices[vertex];
   if (bound.utilization >= utilization_below || !MayFit(bound, need)) return nullptr;
   if (vertex >= tree.leaves) {
@@ -170,15 +174,16 @@ const NodeView* NodeIndex::FirstBelow(const Tree& tree, size_t vertex, const Nee
   return FirstBelow(tree, 2 * vertex + 1, need, utilization_below, accept);
 }
 
-const NodeView* NodeIndex::Least(bool with_gpu, const ResourceSet& resources, bool by_last_taken, const Accept& accept, Prng& prng) const {
+const NodeView* NodeIndex::Least(bool with_gpu, const ResourceSet& resources, bool by_last_taken, const Accept& accept,
+                                 Prng& prng) const {
   const Tree& tree = trees_[with_gpu];
   std::pair<int64_t, const NodeView*> best{kNever, nullptr};
   if (tree.leaves > 0) LeastBelow(tree, 1, NeedOf(resources), by_last_taken, accept, prng, best);
   return best.second;
 }
 
-void NodeIndex::LeastBelow(const Tree& tree, size_t vertex, const Need& need, bool by_last_taken, const Accept& accept, Prng& prng,
-                           std::pair<int64_t, const NodeView*>& best) const {
+void NodeIndex::LeastBelow(const Tree& tree, size_t vertex, const Need& need, bool by_last_taken, const Accept& accept,
+                           Prng& prng, std::pair<int64_t, const NodeView*>& best) const {
   auto key = [&](size_t at) { return by_last_taken ? tree.vertices[at].last_taken : tree.vertices[at].utilization; };
   if (key(vertex) >= best.first || !MayFit(tree.vertices[vertex], need)) return;
   if (vertex >= tree.leaves) {

@@ -23,9 +23,10 @@
 
 namespace argosy::scheduler {
 
-// Two tournament trees (nodes without and with GPU) over slots in the order of joining. An inner vertex keeps, for the slots below it, the most
-// that is available of each resource and the least utilization and last use, so that a search skips whole subtrees that cannot fit.
-// Beside them the nodes by label and by resource name, for demands that only few nodes match.
+// Two tournament trees (nodes without and with GPU) over slots in the order of joining. An inner vertex keeps, for the
+// slots below it, the most that is available of each resource and the least utilization and last use, so that a search
+// skips whole subtrees that cannot fit. Beside them the nodes by label and by resource name, for demands that only few
+// nodes match.
 //
 // Thread:   its owner's.
 // Lifetime: the views it was given must stay where they are until Erase.
@@ -37,13 +38,17 @@ class NodeIndex {
   void Put(const NodeView& node, bool labels_changed);
   void Erase(NodeId id);
 
-  // The nodes that have a label or resource that `demand` needs, when these are few; none when the trees must be searched.
+  // The nodes that have a label or resource that `demand` needs, when these are few; none when the trees must be
+  // searched.
   std::optional<std::vector<const NodeView*>> FewCandidates(const Demand& demand) const;
 
-  // The first node in the order of joining that is used less than `utilization_below`, fits `resources` and is accepted.
-  const NodeView* First(bool with_gpu, const ResourceSet& resources, int64_t utilization_below, const Accept& accept) const;
+  // The first node in the order of joining that is used less than `utilization_below`, fits `resources` and is
+  // accepted.
+  const NodeView* First(bool with_gpu, const ResourceSet& resources, int64_t utilization_below,
+                        const Accept& accept) const;
   // The one that is used least, or (by_last_taken) was taken from longest ago. Ties at random.
-  const NodeView* Least(bool with_gpu, const ResourceSet& resources, bool by_last_taken, const Accept& accept, Prng& prng) const;
+  const NodeView* Least(bool with_gpu, const ResourceSet& resources, bool by_last_taken, const Accept& accept,
+                        Prng& prng) const;
 
  private:
   // Resources beyond these are checked at the leaves only.
@@ -58,9 +63,9 @@ class NodeIndex {
     Vertex() { available.fill(std::numeric_limits<int64_t>::min()); }
   };
   struct Tree {
-    size_t leaves = 0;                            // a power of two, or 0
-    std::vector<Vertex> vertices;                 // 1 is the root; leaf i is leaves + i
-    std::vector<const NodeView*> slots;           // in the order of joining, with gaps where nodes were erased
+    size_t leaves = 0;                    // a power of two, or 0
+    std::vector<Vertex> vertices;         // 1 is the root; leaf i is leaves + i
+    std::vector<const NodeView*> slots;   // in the order of joining, with gaps where nodes were erased
     size_t next_slot = 0;
     size_t count = 0;
   };
@@ -81,9 +86,10 @@ class NodeIndex {
   void Rebuild(Tree& tree);
   void SetLeaf(Tree& tree, size_t slot, const NodeView* node);
   static Vertex Join(const Vertex& a, const Vertex& b);
-  const NodeView* FirstBelow(const Tree& tree, size_t vertex, const Need& need, int64_t utilization_below, const Accept& accept) const;
-  void LeastBelow(const Tree& tree, size_t vertex, const Need& need, bool by_last_taken, const Accept& accept, Prng& prng,
-                  std::pair<int64_t, const NodeView*>& best) const;
+  const NodeView* FirstBelow(const Tree& tree, size_t vertex, const Need& need, int64_t utilization_below,
+                             const Accept& accept) const;
+  void LeastBelow(const Tree& tree, size_t vertex, const Need& need, bool by_last_taken, const Accept& accept,
+                  Prng& prng, std::pair<int64_t, const NodeView*>& best) const;
 
   std::array<Tree, 2> trees_;
   std::unordered_map<NodeId, Place> places_;

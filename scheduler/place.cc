@@ -22,7 +22,8 @@ std::optional<NodeId> IdOf(const NodeView* node) {
 }
 
 // The few candidates that pass, scored as the trees score all.
-const NodeView* PickAmong(const std::vector<const NodeView*>& candidates, bool with_gpu, const Demand& demand, bool spread, Prng& prng) {
+const NodeView* PickAmong(const std::vector<const NodeView*>& candidates, bool with_gpu, const Demand& demand,
+                          bool spread, Prng& prng) {
   const NodeView* best = nullptr;
   int64_t best_key = 0;
   uint64_t ties = 0;
@@ -82,7 +83,8 @@ const NodeView* PickBundle(const ClusterView& view, const Demand& demand, const 
 
 std::optional<NodeId> Place(const ClusterView& view, const Demand& asked, Prng& prng) {
   const Demand demand = Resolve(view, asked);
-  if (const auto* bundle = std::get_if<BundleAffinity>(&demand.strategy)) return IdOf(PickBundle(view, demand, *bundle));
+  if (const auto* bundle = std::get_if<BundleAffinity>(&demand.strategy))
+    return IdOf(PickBundle(view, demand, *bundle));
   if (const auto* affinity = std::get_if<NodeAffinity>(&demand.strategy)) {
     const NodeView* node = view.Find(affinity->node);
     return node != nullptr && Check(*node, demand) == Filter::kNone ? IdOf(node) : std::nullopt;
@@ -116,7 +118,7 @@ struct Candidate {
   const NodeView* node = nullptr;
   ResourceSet free;
   bool with_gpu = false;
-  int held = 0;                     // bundles of the group
+  int held = 0;   // bundles of the group
 };
 
 // Search steps after which a placement that greedy choice did not find is given up.
@@ -136,7 +138,8 @@ class GroupPlacer {
     for (const NodeView* node : view.Nodes()) {
       if (!node->alive || node->draining) continue;
       if (!options.ignore_usage && !node->gathered_for.IsNil() && node->gathered_for != options.group) continue;
-      Candidate candidate{node, options.ignore_usage ? node->total : node->available, node->total.Get(kGpu) > Amount(), 0};
+      Candidate candidate{node, options.ignore_usage ? node->total : node->available, node->total.Get(kGpu) > Amount(),
+                          0};
       if (auto it = held.find(node->id); it != held.end()) {
         candidate.held = it->second;
         if (options.ignore_usage) SpendPlaced(candidate);
@@ -200,7 +203,8 @@ class GroupPlacer {
   }
 
   bool Fits(const Candidate& candidate, const Kind& kind) const {
-    return candidate.node->total.Contains(kind.resources) && candidate.free.Contains(kind.resources) && kind.labels.Matches(candidate.node->labels);
+    return candidate.node->total.Contains(kind.resources) && candidate.free.Contains(kind.resources) &&
+           kind.labels.Matches(candidate.node->labels);
   }
 
   void Assign(int bundle, Candidate& candidate, const Kind& kind) {
@@ -219,7 +223,8 @@ class GroupPlacer {
     return false;
   }
 
-  // Lower is better, when nothing else decides: no GPU that nobody asks for, then the emptier node when spreading, the fuller when packing.
+  // Lower is better, when nothing else decides: no GPU that nobody asks for, then the emptier node when spreading, the
+  // fuller when packing.
   std::pair<int, int64_t> Preference(const Candidate& candidate, bool wants_gpu, bool pack) const {
     const int64_t utilization = candidate.node->Utilization();
     return {candidate.with_gpu && !wants_gpu, pack ? -utilization : utilization};
@@ -239,8 +244,11 @@ class GroupPlacer {
       Candidate& candidate = candidates_[c];
       if (bound && candidate.held == 0) continue;
       if (!candidate.free.Contains(sum)) continue;
-      if (!std::all_of(kinds_.begin(), kinds_.end(), [&](const Kind& kind) { return kind.labels.Matches(candidate.node->labels); })) continue;
-      if (best == nullptr || Preference(candidate, wants_gpu, true) < Preference(*best, wants_gpu, true)) best = &candidate;
+      if (!std::all_of(kinds_.begin(), kinds_.end(),
+                       [&](const Kind& kind) { return kind.labels.Matches(candidate.node->labels); }))
+        continue;
+      if (best == nullptr || Preference(candidate, wants_gpu, true) < Preference(*best, wants_gpu, true))
+        best = &candidate;
     }
     if (best == nullptr) return false;
     for (const Kind& kind : kinds_) {
@@ -372,7 +380,8 @@ class GroupPlacer {
     return true;
   }
 
-  // Every assignment, up to a number of steps. Equal bundles go to nodes in ascending order, so that no two branches differ by their names only.
+  // Every assignment, up to a number of steps. Equal bundles go to nodes in ascending order, so that no two branches
+  // differ by their names only.
   bool Search() {
     if (result_.size() > kSearchBundlesMax) return false;
     int steps = 0;
@@ -404,7 +413,8 @@ class GroupPlacer {
 
 }  // namespace
 
-std::optional<std::vector<NodeId>> PlaceGroup(const ClusterView& view, const GroupDemand& demand, Prng& prng, const GroupPlaceOptions& options) {
+std::optional<std::vector<NodeId>> PlaceGroup(const ClusterView& view, const GroupDemand& demand, Prng& prng,
+                                              const GroupPlaceOptions& options) {
   return GroupPlacer(view, demand, prng, options).Run();
 }
 

@@ -22,9 +22,20 @@ using namespace testing;
 namespace {
 
 ResourceSet RandomResources(Prng& prng, bool may_be_empty) {
-  static const std::vector<std::map<std::string, double>> kKinds = {
-      {{"CPU", 1}}, {{"CPU", 2}}, {{"CPU", 0.5}}, {{"GPU", 1}}, {{"GPU", 0.5}}, {{"GPU", 2}}, {{"CPU", 1}, {"GPU", 1}}, {{"memory", 100}},
-      {{"CPU", 1}, {"memory", 300}}, {{"large_cpu_mem", 0.01}}, {{"CPU", 1}, {"large_cpu_mem", 1}}, {{"CPU", 16}}, {{"TPU", 1}}, {}};
+  static const std::vector<std::map<std::string, double>> kKinds = {{{"CPU", 1}},
+                                                                    {{"CPU", 2}},
+                                                                    {{"CPU", 0.5}},
+                                                                    {{"GPU", 1}},
+                                                                    {{"GPU", 0.5}},
+                                                                    {{"GPU", 2}},
+                                                                    {{"CPU", 1}, {"GPU", 1}},
+                                                                    {{"memory", 100}},
+                                                                    {{"CPU", 1}, {"memory", 300}},
+                                                                    {{"large_cpu_mem", 0.01}},
+                                                                    {{"CPU", 1}, {"large_cpu_mem", 1}},
+                                                                    {{"CPU", 16}},
+                                                                    {{"TPU", 1}},
+                                                                    {}};
   return Res(kKinds[prng.Below(kKinds.size() - !may_be_empty)]);
 }
 
@@ -44,7 +55,16 @@ Labels RandomLabels(Prng& prng) {
 }
 
 LabelSelector RandomSelector(Prng& prng) {
-  static const char* kTexts[] = {"", "", "", "zone=a", "zone!=a", "zone in (a,b)", "zone not in (a,b)", "zone exists", "zone=a,accelerator-type exists", "rack=1"};
+  static const char* kTexts[] = {"",
+                                 "",
+                                 "",
+                                 "zone=a",
+                                 "zone!=a",
+                                 "zone in (a,b)",
+                                 "zone not in (a,b)",
+                                 "zone exists",
+                                 "zone=a,accelerator-type exists",
+                                 "rack=1"};
   return Select(kTexts[prng.Below(std::size(kTexts))]);
 }
 
@@ -81,8 +101,9 @@ struct LedgerOracle {
   }
   bool Fits(const ResourceSet& total, std::optional<BundleKey> bundle, const ResourceSet& wanted) const {
     auto used = Used(bundle);
-    return std::all_of(wanted.amounts().begin(), wanted.amounts().end(),
-                       [&](const auto& entry) { return total.Get(entry.first).raw() - used[entry.first] >= entry.second.raw(); });
+    return std::all_of(wanted.amounts().begin(), wanted.amounts().end(), [&](const auto& entry) {
+      return total.Get(entry.first).raw() - used[entry.first] >= entry.second.raw();
+    });
   }
 };
 
@@ -100,7 +121,9 @@ TEST_CASE("NodeLedger agrees with a naive oracle under random operations and spe
       const BundleKey key{G(1 + prng.Below(2)), static_cast<int>(prng.Below(3))};
       const ResourceSet wanted = RandomResources(prng, true);
       switch (prng.Below(8)) {
-        case 0: case 1: case 2: {
+        case 0:
+        case 1:
+        case 2: {
           std::optional<BundleAffinity> affinity;
           if (prng.Below(3) == 0) affinity = BundleAffinity{key.group, prng.Below(2) == 0 ? -1 : key.index};
           const bool held_before = oracle.leases.contains(lease);
@@ -114,7 +137,8 @@ TEST_CASE("NodeLedger agrees with a naive oracle under random operations and spe
             fits = oracle.Fits(total, std::nullopt, wanted);
           } else {
             for (const auto& [k, bundle] : oracle.bundles) {
-              if (k.group != affinity->group || (affinity->bundle_index >= 0 && k.index != affinity->bundle_index)) continue;
+              if (k.group != affinity->group || (affinity->bundle_index >= 0 && k.index != affinity->bundle_index))
+                continue;
               fits |= bundle.committed && oracle.Fits(bundle.total, k, wanted);
             }
           }
@@ -209,7 +233,8 @@ TEST_CASE("Place finds a node exactly when a look at every node, and Explain, fi
     ClusterView view;
     uint64_t next_node = 1;
     const size_t nodes = 1 + prng.Below(seed % 4 == 0 ? 150 : 12);   // beyond the short lists too
-    for (size_t i = 0; i < nodes; ++i, ++next_node) REQUIRE(view.AddNode(N(next_node), "", RandomNode(prng), RandomLabels(prng)).ok());
+    for (size_t i = 0; i < nodes; ++i, ++next_node)
+      REQUIRE(view.AddNode(N(next_node), "", RandomNode(prng), RandomLabels(prng)).ok());
     for (int step = 0; step < 120; ++step) {
       const NodeId some = N(1 + prng.Below(next_node - 1));
       switch (prng.Below(12)) {
@@ -219,7 +244,10 @@ TEST_CASE("Place finds a node exactly when a look at every node, and Explain, fi
         case 3: std::ignore = view.SetGathered(some, prng.Below(2) == 0 ? G(9) : GroupId()); break;
         case 4: std::ignore = view.UpdateLabels(some, RandomLabels(prng)); break;
         case 5: REQUIRE(view.AddNode(N(next_node++), "", RandomNode(prng), RandomLabels(prng)).ok()); break;
-        case 6: std::ignore = view.SetBundle(some, {G(1 + prng.Below(2)), static_cast<int>(prng.Below(4))}, RandomResources(prng, false)); break;
+        case 6:
+          std::ignore = view.SetBundle(some, {G(1 + prng.Below(2)), static_cast<int>(prng.Below(4))},
+                                       RandomResources(prng, false));
+          break;
         case 7: std::ignore = view.RemoveBundle(some, {G(1 + prng.Below(2)), static_cast<int>(prng.Below(4))}); break;
         case 8: {
           if (const NodeView* node = view.Find(some)) std::ignore = view.UpdateAvailable(some, node->total);
@@ -246,7 +274,9 @@ TEST_CASE("Place finds a node exactly when a look at every node, and Explain, fi
         if (!node.alive || node.draining || !demand.labels.Matches(node.labels)) return false;
         if (auto* bundle = std::get_if<BundleAffinity>(&demand.strategy)) {
           return std::any_of(node.bundles.begin(), node.bundles.end(), [&](const auto& entry) {
-            if (entry.first.group != bundle->group || (bundle->bundle_index >= 0 && entry.first.index != bundle->bundle_index)) return false;
+            if (entry.first.group != bundle->group ||
+                (bundle->bundle_index >= 0 && entry.first.index != bundle->bundle_index))
+              return false;
             return (now ? entry.second.available : entry.second.total).Contains(demand.resources);
           });
         }
@@ -258,8 +288,10 @@ TEST_CASE("Place finds a node exactly when a look at every node, and Explain, fi
         if (fits(*node, true)) able.insert(node->id);
         if (fits(*node, false)) able_when_idle.insert(node->id);
       }
-      if (auto* affinity = std::get_if<NodeAffinity>(&demand.strategy); affinity != nullptr && (!affinity->soft || able_when_idle.contains(affinity->node))) {
-        for (std::set<NodeId>* set : {&able, &able_when_idle}) std::erase_if(*set, [&](NodeId id) { return id != affinity->node; });
+      if (auto* affinity = std::get_if<NodeAffinity>(&demand.strategy);
+          affinity != nullptr && (!affinity->soft || able_when_idle.contains(affinity->node))) {
+        for (std::set<NodeId>* set : {&able, &able_when_idle})
+          std::erase_if(*set, [&](NodeId id) { return id != affinity->node; });
       }
       REQUIRE(std::set<NodeId>(explanation.usable.begin(), explanation.usable.end()) == able);
       REQUIRE(explanation.feasible == !able_when_idle.empty());
@@ -271,9 +303,11 @@ TEST_CASE("Place finds a node exactly when a look at every node, and Explain, fi
 
       // Score: GPU nodes only when no other is able, and SPREAD takes the one that was used longest ago.
       const NodeView& node = *view.Find(*placed);
-      const bool plain = std::holds_alternative<DefaultStrategy>(demand.strategy) || std::holds_alternative<SpreadStrategy>(demand.strategy);
+      const bool plain = std::holds_alternative<DefaultStrategy>(demand.strategy) ||
+                         std::holds_alternative<SpreadStrategy>(demand.strategy);
       if (plain && demand.locality.empty() && demand.resources.Get(kGpu).IsZero()) {
-        const bool others = std::any_of(able.begin(), able.end(), [&](NodeId id) { return view.Find(id)->total.Get(kGpu).IsZero(); });
+        const bool others =
+            std::any_of(able.begin(), able.end(), [&](NodeId id) { return view.Find(id)->total.Get(kGpu).IsZero(); });
         REQUIRE(node.total.Get(kGpu).IsZero() == others);
       }
       if (plain && demand.locality.empty()) {
@@ -315,7 +349,8 @@ TEST_CASE("PlaceGroup finds a placement exactly when trying every assignment doe
     demand.strategy = static_cast<GroupStrategy>(prng.Below(4));
     const size_t bundles = 1 + prng.Below(4);
     for (size_t i = 0; i < bundles; ++i) {
-      demand.bundles.push_back({RandomResources(prng, false), prng.Below(4) == 0 ? RandomSelector(prng) : LabelSelector()});
+      demand.bundles.push_back(
+          {RandomResources(prng, false), prng.Below(4) == 0 ? RandomSelector(prng) : LabelSelector()});
     }
     std::vector<NodeId> choice(bundles);
     auto valid = [&] {
@@ -326,7 +361,8 @@ TEST_CASE("PlaceGroup finds a placement exactly when trying every assignment doe
       }
       if (demand.strategy == GroupStrategy::kStrictPack && wanted.size() != 1) return false;
       if (demand.strategy == GroupStrategy::kStrictSpread && wanted.size() != bundles) return false;
-      return std::all_of(wanted.begin(), wanted.end(), [&](const auto& entry) { return view.Find(entry.first)->available.Contains(entry.second); });
+      return std::all_of(wanted.begin(), wanted.end(),
+                         [&](const auto& entry) { return view.Find(entry.first)->available.Contains(entry.second); });
     };
     std::function<bool(size_t)> any = [&](size_t i) {
       if (i == bundles) return valid();
@@ -364,8 +400,8 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
     GroupMachine machine;
     absl::Time now = At(0);
     std::map<NodeId, NodeLedger> ledgers;
-    std::map<NodeId, std::vector<GroupEffect>> streams;      // to each node, in order
-    std::map<NodeId, std::vector<GroupEvent>> answers;       // from each node, in order
+    std::map<NodeId, std::vector<GroupEffect>> streams;   // to each node, in order
+    std::map<NodeId, std::vector<GroupEvent>> answers;    // from each node, in order
     std::map<GroupId, std::vector<NodeId>> ready;
     std::set<GroupId> removed;
     uint64_t next_node = 1, next_group = 1, next_lease = 1;
@@ -457,7 +493,8 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
       switch (prng.Below(12)) {
         case 0: {
           GroupDemand demand{static_cast<GroupStrategy>(prng.Below(4)), {}};
-          for (size_t b = 0, n = 1 + prng.Below(3); b < n; ++b) demand.bundles.push_back({Res({{"CPU", static_cast<double>(1 + prng.Below(2))}}), {}});
+          for (size_t b = 0, n = 1 + prng.Below(3); b < n; ++b)
+            demand.bundles.push_back({Res({{"CPU", static_cast<double>(1 + prng.Below(2))}}), {}});
           step(CreateGroup{G(next_group++), demand});
           break;
         }
@@ -495,7 +532,8 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
           }
           break;
         case 6: report(some); break;
-        case 7: case 8: deliver(some); break;
+        case 7:
+        case 8: deliver(some); break;
         default: answer(some); break;
       }
       // No node has given out more than it has.
@@ -506,7 +544,8 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
         REQUIRE(ledger.total().Contains(held));
       }
     }
-    // When all is quiet each group holds all of its bundles or, but for what was lost under it, none; removed groups hold nothing.
+    // When all is quiet each group holds all of its bundles or, but for what was lost under it, none; removed groups
+    // hold nothing.
     for (int round = 0; round < 5; ++round) {
       settle();
       for (uint64_t n = 1; n < next_node; ++n) report(N(n));
@@ -515,7 +554,8 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
     }
     settle();
     for (const GroupMachine::Group* group : machine.Groups()) {
-      REQUIRE((group->state == GroupState::kReady || group->state == GroupState::kPending || group->state == GroupState::kRescheduling));
+      REQUIRE((group->state == GroupState::kReady || group->state == GroupState::kPending ||
+               group->state == GroupState::kRescheduling));
       for (size_t i = 0; i < group->nodes.size(); ++i) {
         const BundleKey key{group->id, static_cast<int>(i)};
         size_t holders = 0;
@@ -523,7 +563,8 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
         REQUIRE(holders == (group->nodes[i].IsNil() ? 0 : 1));
         if (!group->nodes[i].IsNil()) REQUIRE(view.FindBundle(key)->id == group->nodes[i]);
       }
-      const size_t placed = static_cast<size_t>(std::count_if(group->nodes.begin(), group->nodes.end(), [](NodeId id) { return !id.IsNil(); }));
+      const size_t placed = static_cast<size_t>(
+          std::count_if(group->nodes.begin(), group->nodes.end(), [](NodeId id) { return !id.IsNil(); }));
       if (group->state == GroupState::kReady) REQUIRE(placed == group->nodes.size());
       if (group->state == GroupState::kPending) REQUIRE(placed == 0);
       if (group->state != GroupState::kReady) REQUIRE(!group->explanation.empty());
@@ -542,14 +583,17 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
     now += absl::Seconds(60);
     step(Tick{});
     settle();
-    for (const GroupMachine::Group* group : machine.Groups()) REQUIRE((group->state == GroupState::kReady || !group->feasible));
+    for (const GroupMachine::Group* group : machine.Groups())
+      REQUIRE((group->state == GroupState::kReady || !group->feasible));
   }
   CHECK(ready_seen > 200);
   CHECK(rescheduled_seen >= 20);
   CHECK(refused_seen > 100);
 }
 
-TEST_CASE("DemandQueue serves every request once, each job's in order, and no job twice while another waits with a placeable shape") {
+TEST_CASE(
+    "DemandQueue serves every request once, each job's in order, and no job twice while another waits with a placeable "
+    "shape") {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     INFO("seed " << seed);
     Prng prng(seed);
@@ -560,10 +604,12 @@ TEST_CASE("DemandQueue serves every request once, each job's in order, and no jo
       bool placeable;
     };
     std::map<uint64_t, Waiting> waiting;
-    // By the number of servings: when a job was served last, and since when it waits without a break for something that can be placed.
+    // By the number of servings: when a job was served last, and since when it waits without a break for something that
+    // can be placed.
     std::map<JobId, uint64_t> last_served, placeable_since;
     auto placeable = [&](JobId job) {
-      return std::any_of(waiting.begin(), waiting.end(), [&](const auto& entry) { return entry.second.placeable && entry.second.job == job; });
+      return std::any_of(waiting.begin(), waiting.end(),
+                         [&](const auto& entry) { return entry.second.placeable && entry.second.job == job; });
     };
     uint64_t next = 1, turn = 0;
     auto can_place = [](const Demand& demand) { return demand.resources.Get(kGpu).IsZero(); };
@@ -584,7 +630,8 @@ TEST_CASE("DemandQueue serves every request once, each job's in order, and no jo
           if (!can_place(demand)) return std::nullopt;
           return N(1);
         });
-        const bool any = std::any_of(waiting.begin(), waiting.end(), [](const auto& entry) { return entry.second.placeable; });
+        const bool any =
+            std::any_of(waiting.begin(), waiting.end(), [](const auto& entry) { return entry.second.placeable; });
         REQUIRE(served.has_value() == any);
         if (!served) continue;
         const Waiting request = waiting.at(served->id);

@@ -35,7 +35,7 @@ struct Words {
   std::vector<std::string> plain;
   std::map<std::string, std::string> options;   // job, strategy, node, softly, group
   std::map<std::string, double> amounts;
-  std::string tail;                             // after `select` or `label`
+  std::string tail;   // after `select` or `label`
 };
 
 Words Read(std::istringstream& in) {
@@ -51,19 +51,23 @@ Words Read(std::istringstream& in) {
       continue;
     }
     std::string key = word.substr(0, equals), value = word.substr(equals + 1);
-    if (key == "job" || key == "strategy" || key == "node" || key == "softly" || key == "group") words.options[key] = value;
+    if (key == "job" || key == "strategy" || key == "node" || key == "softly" || key == "group")
+      words.options[key] = value;
     else words.amounts[key] = std::stod(value);
   }
   return words;
 }
 
 void ReplaceAll(std::string& text, const std::string& from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
 }
 
 // Ids whose short form is unique, so that it can be replaced by the name.
 template <class Id>
-Id NamedId(const char* prefix, uint64_t number) { return *Id::FromHex(fmt::format("{}{:04x}{:024x}", prefix, number, 0)); }
+Id NamedId(const char* prefix, uint64_t number) {
+  return *Id::FromHex(fmt::format("{}{:04x}{:024x}", prefix, number, 0));
+}
 
 }  // namespace
 
@@ -206,7 +210,8 @@ std::string SchedulerWorld::Run(const std::string& line) {
       else if (key == "softly") demand.strategy = NodeAffinity{node_named(value).id, true};
       else if (key == "group") {
         size_t slash = value.find('/');
-        demand.strategy = BundleAffinity{group_ids_.at(value.substr(0, slash)), slash == std::string::npos ? -1 : std::stoi(value.substr(slash + 1))};
+        demand.strategy = BundleAffinity{group_ids_.at(value.substr(0, slash)),
+                                         slash == std::string::npos ? -1 : std::stoi(value.substr(slash + 1))};
       } else if (key != "job") Bad("option " + key + "=" + value);
     }
     return demand;
@@ -250,7 +255,8 @@ std::string SchedulerWorld::Run(const std::string& line) {
     requests_[request.id] = name;
     tasks_[name] = {LeaseId(), "", false, request.id};
     Serve();
-    if (tasks_.contains(name) && !tasks_[name].running) Say(fmt::format("{} waits: {}", name, Explain(view_, demand, now_).ToString()));
+    if (tasks_.contains(name) && !tasks_[name].running)
+      Say(fmt::format("{} waits: {}", name, Explain(view_, demand, now_).ToString()));
   } else if (command == "end" || command == "block" || command == "unblock") {
     std::string name;
     in >> name;
@@ -272,7 +278,8 @@ std::string SchedulerWorld::Run(const std::string& line) {
     Node& node = node_named(words.plain.at(0));
     const LeaseId lease = LeaseId::FromNumber(next_id_++);
     absl::StatusOr<Granted> granted = node.ledger.Grant(lease, Must(ResourceSet::FromMap(words.amounts)));
-    Say(fmt::format("{} {}", words.plain.at(1), granted.ok() ? "runs on " + words.plain[0] : "refused: " + Message(granted.status())));
+    Say(fmt::format("{} {}", words.plain.at(1),
+                    granted.ok() ? "runs on " + words.plain[0] : "refused: " + Message(granted.status())));
     if (granted.ok()) tasks_[words.plain.at(1)] = {lease, words.plain[0], true, 0};
   } else if (command == "report") {
     std::string name;
@@ -294,7 +301,9 @@ std::string SchedulerWorld::Run(const std::string& line) {
       int count = star == std::string::npos ? 1 : std::stoi(part);
       std::istringstream bundle(star == std::string::npos ? part : part.substr(star + 1));
       Words words = Read(bundle);
-      for (int i = 0; i < count; ++i) create.demand.bundles.push_back({Must(ResourceSet::FromMap(words.amounts)), Must(LabelSelector::Parse(words.tail))});
+      for (int i = 0; i < count; ++i)
+        create.demand.bundles.push_back(
+            {Must(ResourceSet::FromMap(words.amounts)), Must(LabelSelector::Parse(words.tail))});
     }
     Must(groups_.CheckCreate(create));
     StepGroups(create);
@@ -325,9 +334,11 @@ std::string SchedulerWorld::Run(const std::string& line) {
     for (const NodeView* node : view_.Nodes()) {
       std::string bundles;
       for (const auto& [key, bundle] : node->bundles) {
-        bundles += fmt::format("; {}/{}: {} free of {}", key.group.Short(), key.index, bundle.available.ToString(), bundle.total.ToString());
+        bundles += fmt::format("; {}/{}: {} free of {}", key.group.Short(), key.index, bundle.available.ToString(),
+                               bundle.total.ToString());
       }
-      Say(fmt::format("{}: {}{}{}", node->DisplayName(), node->alive ? node->available.ToString() + " free of " + node->total.ToString() : "lost", bundles,
+      Say(fmt::format("{}: {}{}{}", node->DisplayName(),
+                      node->alive ? node->available.ToString() + " free of " + node->total.ToString() : "lost", bundles,
                       node->contended ? "; contended" : ""));
     }
   } else {

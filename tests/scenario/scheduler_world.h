@@ -1,6 +1,7 @@
 #pragma once
 
-// The scheduler's parts on a table: a head (view, queue, group machine) and node ledgers, with orders delivered at once unless held back.
+// The scheduler's parts on a table: a head (view, queue, group machine) and node ledgers, with orders delivered at once
+// unless held back.
 
 #include <functional>
 #include <map>
@@ -24,8 +25,9 @@ namespace argosy::scenario {
 //   submit TASK AMOUNT... [job=J] [strategy=SPREAD] [node=N|softly=N] [group=G[/INDEX]] [select TERMS]
 //   end TASK                                     it ends: its lease is released, its node reports
 //   block TASK / unblock TASK                    it waits in Get, and goes on
-//   local NODE TASK AMOUNT...                    the node grants by itself; the head does not hear of it until `report NODE`
-//   group G STRATEGY BUNDLES                     bundles are separated by "|", a bundle is AMOUNT... [select TERMS], "3*" before one repeats it
+//   local NODE TASK AMOUNT...                    the node grants by itself; the head hears of it by `report NODE`
+//   report NODE                                  the node says what is free
+//   group G STRATEGY BUNDLES                     bundles, AMOUNT... [select TERMS], separated by "|"; "3*" repeats one
 //   remove-group G
 //   explain AMOUNT... [...as submit]             why, without submitting
 //   hold NODE / deliver NODE                     keep the head's orders to a node back, and deliver them

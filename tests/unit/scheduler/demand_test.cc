@@ -33,21 +33,25 @@ TEST_CASE("Shape: equal resources, labels and strategy make one shape, whatever 
 }
 
 TEST_CASE("Shape: reads as a person would say it") {
-  CHECK(Needs({{"CPU", 1}, {"GPU", 0.5}}, SpreadStrategy{}, "zone=a").ToString() == "CPU: 1, GPU: 0.5; labels zone=a; SPREAD");
+  CHECK(Needs({{"CPU", 1}, {"GPU", 0.5}}, SpreadStrategy{}, "zone=a").ToString() ==
+        "CPU: 1, GPU: 0.5; labels zone=a; SPREAD");
   CHECK(Needs({}).ToString() == "nothing");
 }
 
 TEST_CASE("GroupDemand: strategies by name, kinds of bundles counted, nonsense refused") {
-  for (GroupStrategy strategy : {GroupStrategy::kPack, GroupStrategy::kSpread, GroupStrategy::kStrictPack, GroupStrategy::kStrictSpread}) {
+  for (GroupStrategy strategy :
+       {GroupStrategy::kPack, GroupStrategy::kSpread, GroupStrategy::kStrictPack, GroupStrategy::kStrictSpread}) {
     CHECK(ParseGroupStrategy(ToString(strategy)) == strategy);
   }
   CHECK_FALSE(ParseGroupStrategy("pack").has_value());
-  GroupDemand demand{GroupStrategy::kSpread, {{Res({{"CPU", 1}}), {}}, {Res({{"GPU", 1}}), {}}, {Res({{"CPU", 1}}), {}}}};
+  GroupDemand demand{GroupStrategy::kSpread,
+                     {{Res({{"CPU", 1}}), {}}, {Res({{"GPU", 1}}), {}}, {Res({{"CPU", 1}}), {}}}};
   CHECK(demand.ToString() == "SPREAD of 3 bundles: 2 x {CPU: 1}, 1 x {GPU: 1}");
   CHECK(CheckGroupDemand(demand).ok());
   CHECK(Message(CheckGroupDemand({})) == "a placement group needs at least one bundle");
   demand.bundles[1].resources = {};
-  CHECK(Message(CheckGroupDemand(demand)) == "bundle 1 of the placement group is empty: want at least one resource above 0");
+  CHECK(Message(CheckGroupDemand(demand)) ==
+        "bundle 1 of the placement group is empty: want at least one resource above 0");
 }
 
 }  // namespace argosy::scheduler

@@ -23,8 +23,10 @@ struct Head {
     std::vector<GroupEffect> said;
     for (size_t i = 0; i < effects.size(); ++i) {
       std::vector<GroupEffect> next;
-      if (auto* prepare = std::get_if<SendPrepare>(&effects[i])) next = Step(NodePrepared{prepare->node, prepare->group, prepare->attempt});
-      else if (auto* commit = std::get_if<SendCommit>(&effects[i])) next = Step(NodeCommitted{commit->node, commit->group, commit->attempt});
+      if (auto* prepare = std::get_if<SendPrepare>(&effects[i]))
+        next = Step(NodePrepared{prepare->node, prepare->group, prepare->attempt});
+      else if (auto* commit = std::get_if<SendCommit>(&effects[i]))
+        next = Step(NodeCommitted{commit->node, commit->group, commit->attempt});
       else said.push_back(effects[i]);
       effects.insert(effects.end(), next.begin(), next.end());
     }
@@ -105,7 +107,8 @@ TEST_CASE("GroupMachine: a node that forgot its prepared bundles starts the atte
   auto prepare = Only<SendPrepare>(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kPack, 2, {{"CPU", 1}})})).at(0);
   CHECK(prepare.bundles.size() == 2);
   auto commit = Only<SendCommit>(head.Step(NodePrepared{prepare.node, G(1)})).at(0);
-  CHECK(Only<GroupPending>(head.Step(CommitFailed{commit.node, G(1), commit.attempt, "not prepared here"})).size() == 1);
+  CHECK(Only<GroupPending>(head.Step(CommitFailed{commit.node, G(1), commit.attempt, "not prepared here"})).size() ==
+        1);
   head.now = At(1);
   CHECK(Only<GroupReady>(head.Settle(head.Step(Tick{}))).size() == 1);
 }
@@ -113,7 +116,9 @@ TEST_CASE("GroupMachine: a node that forgot its prepared bundles starts the atte
 TEST_CASE("GroupMachine: a lost node's bundles are placed again, the others stay") {
   Head head;
   for (uint64_t i = 1; i <= 3; ++i) AddNode(head.view, i, {{"CPU", 1}});
-  auto ready = Only<GroupReady>(head.Settle(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kStrictSpread, 2, {{"CPU", 1}})}))).at(0);
+  auto ready = Only<GroupReady>(
+                   head.Settle(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kStrictSpread, 2, {{"CPU", 1}})})))
+                   .at(0);
   REQUIRE(head.view.MarkLost(ready.nodes[0], head.now).ok());
   auto lost = head.Step(NodeLost{ready.nodes[0]});
   REQUIRE(Only<GroupRescheduling>(lost).size() == 1);
@@ -136,7 +141,8 @@ TEST_CASE("GroupMachine: a lost node's bundles are placed again, the others stay
 TEST_CASE("GroupMachine: a node lost while it prepares ends the attempt") {
   Head head;
   for (uint64_t i = 1; i <= 3; ++i) AddNode(head.view, i, {{"CPU", 1}});
-  auto prepares = Only<SendPrepare>(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kStrictSpread, 2, {{"CPU", 1}})}));
+  auto prepares =
+      Only<SendPrepare>(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kStrictSpread, 2, {{"CPU", 1}})}));
   REQUIRE(head.view.MarkLost(prepares[0].node, head.now).ok());
   auto effects = head.Step(NodeLost{prepares[0].node});
   REQUIRE(Only<SendReturn>(effects).size() == 1);
@@ -177,7 +183,8 @@ TEST_CASE("GroupMachine: a group that nothing can satisfy says so once and holds
   REQUIRE(never.size() == 1);
   CHECK_FALSE(never[0].feasible);
   CHECK(head.Step(Tick{}).empty());
-  CHECK(Only<GroupReady>(head.Settle(head.Step(CreateGroup{G(2), Bundles(GroupStrategy::kPack, 1, {{"CPU", 1}})}))).size() == 1);
+  CHECK(Only<GroupReady>(head.Settle(head.Step(CreateGroup{G(2), Bundles(GroupStrategy::kPack, 1, {{"CPU", 1}})})))
+            .size() == 1);
   AddNode(head.view, 2, {{"CPU", 9}});
   CHECK(Only<GroupReady>(head.Settle(head.Step(Tick{}))).size() == 1);
 }

@@ -63,7 +63,8 @@ TEST_CASE("LabelSelector: the peer's JSON spelling parses to the same type") {
 }
 
 TEST_CASE("LabelSelector: text and map round trip") {
-  for (const char* text : {"", "k=v", "k!=v", "k in (a,b)", "k not in (a,b)", "k exists", "k exists,k!=v", "k exists,k not in (a,b)", "a=1,b!=2,c in (x,y)"}) {
+  for (const char* text : {"", "k=v", "k!=v", "k in (a,b)", "k not in (a,b)", "k exists", "k exists,k!=v",
+                           "k exists,k not in (a,b)", "a=1,b!=2,c in (x,y)"}) {
     LabelSelector selector = Parsed(text);
     INFO(text << " -> " << selector.ToString());
     CHECK(Parsed(selector.ToString()) == selector);
@@ -90,7 +91,8 @@ TEST_CASE("LabelSelector: bad text is refused with the term and what would be ri
   CHECK(error("zone=a,zone=b") == "label selector: no node can match both \"zone=a\" and \"zone=b\"");
   absl::StatusOr<LabelSelector> map = LabelSelector::FromMap({{"zone", "in(a"}});
   REQUIRE_FALSE(map.ok());
-  CHECK(Message(map.status()) == "label selector zone: \"in(a\": want v, !v, in(a,b), !in(a,b), exists() or exists(!in(a,b))");
+  CHECK(Message(map.status()) ==
+        "label selector zone: \"in(a\": want v, !v, in(a,b), !in(a,b), exists() or exists(!in(a,b))");
 }
 
 TEST_CASE("ParseLabels: reads the flag and names what is wrong") {

@@ -41,8 +41,22 @@ TEST_CASE("NodeLedger: GPU leases get whole devices, or a part of one, never the
   CHECK(ledger.Release(L(2)));
   CHECK(ledger.Grant(L(6), Res({{"GPU", 2}}))->gpu_indices() == std::vector<int>{1, 2});
   // Amounts of a peer are refused, not trusted.
-  CHECK_FALSE(NodeLedger(Res({{"GPU", 3}})).Grant(L(1), [] { ResourceSet r; r.Set("GPU", Amount::FromRaw(15'000)); return r; }()).ok());
-  CHECK_FALSE(NodeLedger(Res({{"CPU", 3}})).Grant(L(1), [] { ResourceSet r; r.Set("CPU", Amount::FromRaw(-1)); return r; }()).ok());
+  CHECK_FALSE(NodeLedger(Res({{"GPU", 3}}))
+                  .Grant(L(1),
+                         [] {
+                           ResourceSet r;
+                           r.Set("GPU", Amount::FromRaw(15'000));
+                           return r;
+                         }())
+                  .ok());
+  CHECK_FALSE(NodeLedger(Res({{"CPU", 3}}))
+                  .Grant(L(1),
+                         [] {
+                           ResourceSet r;
+                           r.Set("CPU", Amount::FromRaw(-1));
+                           return r;
+                         }())
+                  .ok());
 }
 
 TEST_CASE("NodeLedger: a blocked worker lends its CPU, and takes it back even when it is lent") {
@@ -85,7 +99,8 @@ TEST_CASE("NodeLedger: a bundle is prepared, committed, used, and returned with 
   CHECK(ledger.Available() == Res({{"CPU", 2}, {"GPU", 1}}));
   CHECK(ledger.FindBundle(key)->available == Res({{"CPU", 1}}));
   CHECK(absl::IsUnavailable(ledger.Grant(L(2), Res({{"CPU", 2}}), BundleAffinity{G(1), 0}).status()));
-  CHECK(ledger.Grant(L(2), Res({{"CPU", 3}}), BundleAffinity{G(1), 0}).status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(ledger.Grant(L(2), Res({{"CPU", 3}}), BundleAffinity{G(1), 0}).status().code() ==
+        absl::StatusCode::kFailedPrecondition);
   CHECK(ledger.Grant(L(3), Res({{"GPU", 1}}))->gpu_indices() == std::vector<int>{1});
 
   CHECK(ledger.ReleaseCpu(L(1)));

@@ -17,7 +17,8 @@ std::optional<NodeId> PlaceAndTake(ClusterView& view, const Demand& demand, Prng
   std::optional<NodeId> node = Place(view, demand, prng);
   if (node) {
     std::optional<BundleKey> bundle;
-    if (auto* affinity = std::get_if<BundleAffinity>(&demand.strategy)) bundle = view.FitBundle(*node, *affinity, demand.resources);
+    if (auto* affinity = std::get_if<BundleAffinity>(&demand.strategy))
+      bundle = view.FitBundle(*node, *affinity, demand.resources);
     REQUIRE(view.Take(*node, demand.resources, bundle).ok());
   }
   return node;
@@ -193,7 +194,8 @@ TEST_CASE("PlaceGroup: finds a packing that greedy choice misses") {
   AddNode(view, 1, {{"CPU", 6}});
   AddNode(view, 2, {{"CPU", 6}});
   // 4+2 and 3+3, but not 4 and 3+2.
-  auto nodes = PlaceGroup(view, Group(GroupStrategy::kSpread, {{{"CPU", 2}}, {{"CPU", 3}}, {{"CPU", 3}}, {{"CPU", 4}}}), prng);
+  auto nodes =
+      PlaceGroup(view, Group(GroupStrategy::kSpread, {{{"CPU", 2}}, {{"CPU", 3}}, {{"CPU", 3}}, {{"CPU", 4}}}), prng);
   REQUIRE(nodes.has_value());
   CHECK((*nodes)[0] == (*nodes)[3]);
   CHECK((*nodes)[1] == (*nodes)[2]);
@@ -206,14 +208,16 @@ TEST_CASE("PlaceGroup: bundles that were placed already keep their nodes") {
   REQUIRE(view.Take(N(1), Res({{"CPU", 1}})).ok());
   GroupPlaceOptions options;
   options.placed = {N(1), NodeId(), NodeId()};
-  auto nodes = PlaceGroup(view, Group(GroupStrategy::kStrictSpread, {{{"CPU", 1}}, {{"CPU", 1}}, {{"CPU", 1}}}), prng, options);
+  auto nodes =
+      PlaceGroup(view, Group(GroupStrategy::kStrictSpread, {{{"CPU", 1}}, {{"CPU", 1}}, {{"CPU", 1}}}), prng, options);
   REQUIRE(nodes.has_value());
   CHECK((*nodes)[0] == N(1));
   CHECK(Distinct(*nodes).size() == 3);
 }
 
 TEST_CASE("Place: a placement looks at few of many nodes") {
-  // Counts time, not steps, with a wide margin: 16 times the nodes must cost far less than 16 times as much, full cluster or empty.
+  // Counts time, not steps, with a wide margin: 16 times the nodes must cost far less than 16 times as much, full
+  // cluster or empty.
   auto seconds_per_place = [](uint64_t nodes, bool full) {
     ClusterView view;
     Prng prng(1);

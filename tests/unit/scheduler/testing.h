@@ -32,12 +32,14 @@ inline LeaseId L(uint64_t number) { return LeaseId::FromNumber(number); }
 inline JobId J(uint64_t number) { return JobId::FromNumber(number); }
 
 // Node `number`, named "n<number>".
-inline void AddNode(ClusterView& view, uint64_t number, const std::map<std::string, double>& total, const Labels& labels = {}) {
+inline void AddNode(ClusterView& view, uint64_t number, const std::map<std::string, double>& total,
+                    const Labels& labels = {}) {
   absl::Status added = view.AddNode(N(number), fmt::format("n{}", number), Res(total), labels);
   ARGOSY_CHECK(added.ok(), "{}", Message(added));
 }
 
-inline Demand Needs(const std::map<std::string, double>& amounts, Strategy strategy = DefaultStrategy{}, std::string_view labels = "") {
+inline Demand Needs(const std::map<std::string, double>& amounts, Strategy strategy = DefaultStrategy{},
+                    std::string_view labels = "") {
   return {Res(amounts), Select(labels), strategy, {}};
 }
 
