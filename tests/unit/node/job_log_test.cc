@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "tests/support/catch.h"
 
@@ -11,7 +12,7 @@ namespace argosy::node {
 namespace {
 
 struct Fixture {
-  explicit Fixture(JobLog::Options options = {}) {
+  explicit Fixture(JobLog::Options options = JobLog::Options{}) {
     char pattern[] = "/tmp/argosy-log-test-XXXXXX";
     folder = ::mkdtemp(pattern);
     auto made = JobLog::Create(folder + "/log", options);

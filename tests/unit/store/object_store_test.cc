@@ -44,7 +44,8 @@ struct Fixture {
     pid_t child = ::fork();
     if (child == 0) ::_exit(body());
     int status = 0;
-    REQUIRE(RunUntil([&] { return ::waitpid(child, &status, WNOHANG) == child; }));
+    bool ended = false;
+    REQUIRE(RunUntil([&] { return ended = ended || ::waitpid(child, &status, WNOHANG) == child; }));
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 

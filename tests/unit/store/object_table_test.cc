@@ -64,9 +64,9 @@ TEST_CASE("ObjectTable: a deleted object that is read keeps its space until its 
 
 TEST_CASE("ObjectTable: the least recently used copy without readers goes first; primary copies never") {
   Table t(4096);
+  t.CreateSealed(3, 1024);
   t.CreateSealed(1, 1024, 1, true);
   t.CreateSealed(2, 1024, 1, true);
-  t.CreateSealed(3, 1024);
   // Reading 1 makes 2 the older one.
   REQUIRE(t.table.Pin(Object(1), 5).ok());
   REQUIRE(t.table.Release(Object(1), 5));

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -29,7 +30,7 @@ struct Node {
       accepted.push_back(connection);
       connection->Start({.on_request = [this](wire::Call call) {
         ++requests;
-        if (fail_requests) return call.Fail(absl::NotFoundError("not here"));
+        if (requests > fail_after) return call.Fail(absl::NotFoundError("not here"));
         if (call.method() == wire::Method::kPullObject) mover->ServePull(std::move(call));
         else files->ServeRead(std::move(call));
       },
@@ -52,7 +53,7 @@ struct Node {
   std::unique_ptr<wire::Listener> listener;
   std::vector<std::shared_ptr<wire::Connection>> accepted;
   int requests = 0;
-  bool fail_requests = false;
+  int fail_after = INT_MAX;   // requests
 };
 
 struct Fixture {
@@ -137,10 +138,8 @@ TEST_CASE("ObjectMover: when a location fails the next one goes on, and what has
 
   // Breaks after some chunks of 32.
   std::optional<absl::Status> status;
-  int before = a.requests;
+  a.fail_after = a.requests + 6;
   c.mover->Pull(object, {a.Location(), b.Location()}, JobId(), [&](absl::Status result) { status = result; });
-  REQUIRE(f.RunUntil([&] { return a.requests >= before + 6; }));
-  a.fail_requests = true;
   REQUIRE(f.RunUntil([&] { return status.has_value(); }));
   REQUIRE(status->ok());
   REQUIRE(Fixture::SameBytes(b, c, object));
