@@ -272,7 +272,7 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   core_options.token = DriverToken();
   if (!node.ip.empty()) core_options.tcp_host = node.ip;
   core_options.worker_socket = (fs::path(node.node_socket).parent_path() / fmt::format("d{}", core_options.worker.Short())).string();
-  core_options.submission_id = Environment("ARGOSY_SUBMISSION_ID");
+  core_options.submission_id = Environment("ARGOSY_JOB_SUBMISSION_ID");
   for (int i = 0; i < argc; ++i) core_options.entrypoint += (i == 0 ? "" : " ") + std::string(argv[i]);
   core_options.ns = options.ns;
   core_options.code = internal::MakeCodePackage(argc, argv, options.env_vars);

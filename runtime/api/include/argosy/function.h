@@ -85,7 +85,7 @@ struct Apply<std::tuple<P...>, Call> {
     }
     std::vector<Buffer> keep;
     size_t index = 0;
-    auto decode = [&]<class T>() {
+    [[maybe_unused]] auto decode = [&]<class T>() {
       size_t at = index++;
       return DecodeValue<T>(invocation.arguments[at], fmt::format("argument {}", at + 1), &keep);
     };
