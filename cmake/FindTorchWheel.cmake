@@ -2,8 +2,8 @@
 # Gives the target argosy_torch.
 set(ARGOSY_TORCH_PYTHON "" CACHE FILEPATH "Python whose torch wheel to use")
 set(_python ${ARGOSY_TORCH_PYTHON})
-if(NOT _python AND EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-  set(_python ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+if(NOT _python AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  set(_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
 endif()
 if(NOT _python)
   set(_python python3)
