@@ -187,11 +187,11 @@ void LeaseService::Run(const RetireWorker& effect) {
 
 void LeaseService::OnWorkerEnded(const WorkerProcesses::End& end) {
   spdlog::info("worker {} ended: {}", end.worker.Short(), end.reason);
-  lost_.erase(end.worker);
   RememberDead(end.worker, end.reason);
   parts_.head.Send(WorkerDied{end.worker, end.reason, end.exit_code});
-  if (auto client = parts_.clients.Find(end.worker)) client->connection->Close(Unavailable("the worker ended"));
   Step(WorkerEnded{end.worker, end.reason});
+  if (auto client = parts_.clients.Find(end.worker)) client->connection->Close(Unavailable("the worker ended"));
+  lost_.erase(end.worker);
   parts_.store.OwnerGone(end.worker);
 }
 

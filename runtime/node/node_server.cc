@@ -95,7 +95,7 @@ double CountGpus() {
 
 struct NodeServer::Impl {
   Impl(async::Loop& loop, NodeServerOptions options, Callbacks callbacks)
-      : loop(loop), options(std::move(options)), callbacks(std::move(callbacks)), heartbeat(loop) {}
+      : loop(loop), options(std::move(options)), callbacks(std::move(callbacks)), heartbeat(loop), stop_poll(loop) {}
   ~Impl();
 
   absl::Status Start();
@@ -140,10 +140,12 @@ struct NodeServer::Impl {
   std::string wire_address;
   std::string socket_path;
   async::Timer heartbeat;
+  async::Timer stop_poll;
 };
 
 NodeServer::Impl::~Impl() {
   heartbeat.Cancel();
+  stop_poll.Cancel();
   unix_listener.reset();
   tcp_listener.reset();
   health.reset();
@@ -397,10 +399,15 @@ void NodeServer::Impl::Stop(absl::Duration grace, std::function<void()> done) {
   stopping = true;
   unix_listener.reset();
   tcp_listener.reset();
-  // Workers leave when their connection ends; whatever is left is killed when the daemon is destroyed.
-  jobs->StopAll(grace, [this, done = std::move(done)] {
+  const absl::Time deadline = Clock::Real().Now() + grace;
+  jobs->StopAll(grace, [this, deadline, done = std::move(done)] {
+    // Workers leave when their connection ends; whatever is left after the grace is killed when the daemon is destroyed.
     workers->CloseAll("the node daemon stops");
-    loop.Post(done);
+    stop_poll.Every(absl::Milliseconds(20), [this, deadline, done] {
+      if (leases->workers() > 0 && Clock::Real().Now() < deadline) return;
+      stop_poll.Cancel();
+      loop.Post(done);
+    });
   });
 }
 

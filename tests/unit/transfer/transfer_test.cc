@@ -32,6 +32,7 @@ struct Node {
         ++requests;
         if (requests > fail_after) return call.Fail(absl::NotFoundError("not here"));
         if (call.method() == wire::Method::kPullObject) mover->ServePull(std::move(call));
+        else if (!host_file.empty()) ServeHostFile(std::move(call));
         else files->ServeRead(std::move(call));
       },
       .on_notice = [this](wire::Connection&, wire::Method, std::string body) { mover->ServeDrop(*Decode<wire::DropObject>(body)); },
@@ -41,6 +42,12 @@ struct Node {
   ~Node() {
     listener.reset();
     for (auto& connection : accepted) connection->Close(absl::CancelledError("end"));
+  }
+  // As ServeRead on another host, where the file exists.
+  void ServeHostFile(wire::Call call) {
+    wire::ReadCodeFile request = *call.As<wire::ReadCodeFile>();
+    wire::CodeFileChunk chunk{host_file.size(), host_file.substr(request.offset, std::min<uint64_t>(request.size_max, 64 * 1024))};
+    call.Answer(chunk);
   }
   wire::ObjectLocation Location(uint64_t size = 0) const { return {id, listener->address(), size}; }
 
@@ -52,6 +59,7 @@ struct Node {
   std::unique_ptr<CodeFiles> files;
   std::unique_ptr<wire::Listener> listener;
   std::vector<std::shared_ptr<wire::Connection>> accepted;
+  std::string host_file;
   int requests = 0;
   int fail_after = INT_MAX;   // requests
 };
@@ -221,29 +229,57 @@ TEST_CASE("CodeFiles: a fetched file keeps its name, content and mode") {
   Fixture f;
   Node a(f.loop, f.folder, "a", 4 << 20);
   Node b(f.loop, f.folder, "b", 4 << 20);
-  std::string path = f.folder + "/program";
   std::string content;
   for (int i = 0; i < 200'000; ++i) content.push_back(static_cast<char>(i * 13));
-  REQUIRE(WriteFileAtomic(path, content, {.mode = 0755}).ok());
   wire::CodePackage package;
   package.id = "package";
   package.source_address = a.listener->address();
-  // A path that does not exist at the asking node stands for another host: b is asked to look at one that is not there, and a serves
-  // the real one through a link with that name, which b's lookup cannot see because it is made after b has looked.
-  std::string link = f.folder + "/late";
-  package.files = {{link, wire::Sha256Hex(content), content.size(), 0755}};
+  package.files = {{"/on/another/host/program", wire::Sha256Hex(content), content.size(), 0755}};
+  a.host_file = content;
   std::optional<absl::StatusOr<CodeFiles::Located>> located;
   b.files->Locate(package, [&](absl::StatusOr<CodeFiles::Located> result) { located = std::move(result); });
-  REQUIRE(f.RunUntil([&] { return std::filesystem::exists(f.folder + "/b.code"); }));
-  std::filesystem::create_symlink(path, link);
   REQUIRE(f.RunUntil([&] { return located.has_value(); }));
   REQUIRE(located->ok());
   REQUIRE((*located)->fetched);
-  REQUIRE(std::filesystem::path((*located)->paths[0]).filename() == "late");
+  REQUIRE(std::filesystem::path((*located)->paths[0]).filename() == "program");
   REQUIRE(*ReadFile((*located)->paths[0]) == content);
   struct stat info;
   REQUIRE(::stat((*located)->paths[0].c_str(), &info) == 0);
   REQUIRE((info.st_mode & 0777) == 0755);
+  // The second time it is there; and what arrives with another content is refused.
+  int requests = a.requests;
+  located.reset();
+  b.files->Locate(package, [&](absl::StatusOr<CodeFiles::Located> result) { located = std::move(result); });
+  REQUIRE(f.RunUntil([&] { return located.has_value(); }));
+  REQUIRE(located->ok());
+  REQUIRE(a.requests == requests);
+  package.id = "package 2";
+  package.files[0].sha256 = wire::Sha256Hex("another");
+  located.reset();
+  b.files->Locate(package, [&](absl::StatusOr<CodeFiles::Located> result) { located = std::move(result); });
+  REQUIRE(f.RunUntil([&] { return located.has_value(); }));
+  REQUIRE_FALSE(located->ok());
+}
+
+TEST_CASE("CodeFiles: a node serves the driver's file, in chunks, and nothing else under its path") {
+  Fixture f;
+  Node a(f.loop, f.folder, "a", 4 << 20);
+  Node b(f.loop, f.folder, "b", 4 << 20);
+  std::string path = f.folder + "/program";
+  std::string content(100'000, 'q');
+  REQUIRE(WriteFileAtomic(path, content).ok());
+  auto read = [&](const std::string& sha256, uint64_t offset) {
+    std::optional<absl::StatusOr<wire::CodeFileChunk>> chunk;
+    wire::ReadCodeFile request{sha256, path, offset, 1 << 20};
+    b.peers->Get(a.listener->address(), [&](absl::StatusOr<std::shared_ptr<wire::Connection>> connection) {
+      (*connection)->Request(request, [&](absl::StatusOr<wire::CodeFileChunk> result) { chunk = std::move(result); });
+    });
+    REQUIRE(f.RunUntil([&] { return chunk.has_value(); }));
+    return *chunk;
+  };
+  REQUIRE(read(wire::Sha256Hex(content), 0)->bytes.size() == 64 * 1024);
+  REQUIRE(read(wire::Sha256Hex(content), 64 * 1024)->bytes.size() == 100'000 - 64 * 1024);
+  REQUIRE(read(wire::Sha256Hex("another"), 0).status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace argosy::transfer
