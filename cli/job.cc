@@ -29,7 +29,7 @@ constexpr int kFollowPatienceSeconds = 60;
 constexpr double kMiB = 1024.0 * 1024.0;
 
 struct Connection {
-  std::string address = "http://127.0.0.1:8265";
+  std::string address;   // empty: ARGOSY_JOB_ADDRESS, else this host
   std::string token_file;
 };
 
@@ -69,7 +69,11 @@ absl::StatusOr<Token> FindToken(const Connection& connection) {
 }
 
 absl::StatusOr<JobClient> OpenClient(const Connection& connection) {
-  ARGOSY_ASSIGN_OR_RETURN(JobAddress address, ParseJobAddress(connection.address));
+  std::string text = connection.address;
+  // Not CLI11's envname: it also fills the options of commands that were not given, which here share one variable.
+  if (const char* set = std::getenv("ARGOSY_JOB_ADDRESS"); text.empty() && set != nullptr) text = set;
+  if (text.empty()) text = fmt::format("http://127.0.0.1:{}", kDashboardPort);
+  ARGOSY_ASSIGN_OR_RETURN(JobAddress address, ParseJobAddress(text));
   ARGOSY_ASSIGN_OR_RETURN(Token token, FindToken(connection));
   return JobClient(std::move(address), std::move(token));
 }
@@ -181,12 +185,6 @@ std::string Text(const Json& json, const char* key) {
 }
 
 bool IsTerminalState(const std::string& state) { return state == "STOPPED" || state == "SUCCEEDED" || state == "FAILED"; }
-
-std::string JobPath(const std::string& id) {
-  std::string path = "/api/jobs/";
-  for (unsigned char c : id) path += std::isalnum(c) || c == '-' || c == '_' || c == '.' ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
-  return path;
-}
 
 void WriteLog(std::string_view bytes) {
   std::fwrite(bytes.data(), 1, bytes.size(), stdout);
@@ -358,7 +356,7 @@ void RegisterJob(CLI::App& app) {
 
   auto add = [&](const char* name, const char* what, Command run) {
     CLI::App* command = job->add_subcommand(name, what);
-    command->add_option("--address", arguments->connection.address, "The head's dashboard")->envname("ARGOSY_JOB_ADDRESS")->capture_default_str();
+    command->add_option("--address", arguments->connection.address, "The head's dashboard (else ARGOSY_JOB_ADDRESS, else http://127.0.0.1:8265)");
     command->add_option("--token-file", arguments->connection.token_file, "File with the cluster token (else ARGOSY_AUTH_TOKEN, else ~/.argosy/token)");
     Run(command, arguments, run);
     return command;

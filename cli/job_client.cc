@@ -134,6 +134,8 @@ absl::StatusOr<JobAddress> ParseJobAddress(std::string_view text) {
   return address;
 }
 
+std::string JobPath(std::string_view id) { return "/api/jobs/" + Escape(id); }
+
 absl::StatusOr<Json> JobClient::Call(const std::string& method, const std::string& path, const Json& body) {
   asio::io_context loop;
   ARGOSY_ASSIGN_OR_RETURN(tcp::socket socket, Connect(loop, address_));
@@ -210,7 +212,7 @@ absl::Status JobClient::FollowOnce(const std::string& id, uint64_t& offset, bool
   stream.read_message_max(4 << 20);
   websocket::response_type answer;
   beast::error_code error;
-  stream.handshake(answer, HostHeader(address_), fmt::format("/api/jobs/{}/logs/tail?format=bytes&offset={}", Escape(id), offset), error);
+  stream.handshake(answer, HostHeader(address_), fmt::format("{}/logs/tail?format=bytes&offset={}", JobPath(id), offset), error);
   if (error == websocket::error::upgrade_declined) return FromHttp(answer.result_int(), answer.body());
   if (error) return Unreachable(address_, error.message());
   for (;;) {

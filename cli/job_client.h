@@ -23,6 +23,9 @@ struct JobAddress {
 // "http://HOST[:PORT][/]"; the port defaults to 8265.
 absl::StatusOr<JobAddress> ParseJobAddress(std::string_view text);
 
+// "/api/jobs/ID", escaped.
+std::string JobPath(std::string_view id);
+
 // Thread:   one; calls block.
 // Failure:  Unavailable when nobody answers at the address; otherwise the server's own words, with the code that fits its
 //           status (401 and 403 say where the token is looked for).

@@ -24,7 +24,8 @@ function used(node: Node, name: string): number {
 
 function NodeCard(props: { node: Node }) {
   const { node } = props;
-  const labels = Object.entries(node.labels);
+  // The automatic id and host name are already on the card.
+  const labels = Object.entries(node.labels).filter(([key]) => key !== "argosy.io/node-id" && key !== "argosy.io/hostname");
   return (
     <section class={node.alive ? "panel node" : "panel node lost"} data-node={node.name}>
       <h3>

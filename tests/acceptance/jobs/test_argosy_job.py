@@ -2,7 +2,11 @@
 
 import json
 import signal
+import socket
+import struct
 import subprocess
+import threading
+import urllib.parse
 
 from argosy_cluster import argosy_binary, wait_until
 
@@ -103,3 +107,65 @@ def test_interrupting_a_follow_leaves_the_job_running(cluster):
     follow.stdout.close()
     assert json.loads(cluster.argosy("job", "status", "--json", "cli_interrupt").stdout)["status"] == "RUNNING"
     assert cluster.argosy("job", "stop", "cli_interrupt").returncode == 0
+
+
+class CuttingProxy:
+    """Forwards connections to the head; resets each of the first `cuts` followed logs after some bytes of it."""
+
+    def __init__(self, target, cuts, after_bytes):
+        parts = urllib.parse.urlparse(target)
+        self.target, self.cuts, self.after_bytes, self.follows = (parts.hostname, parts.port), cuts, after_bytes, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        request = client.recv(65536)
+        head = socket.create_connection(self.target)
+        head.sendall(request)
+        left = None
+        if b"/logs/tail" in request.split(b"\r\n", 1)[0]:
+            self.follows += 1
+            if self.follows <= self.cuts:
+                left = self.after_bytes
+
+        def upward():
+            try:
+                while piece := client.recv(65536):
+                    head.sendall(piece)
+            except OSError:
+                pass
+
+        threading.Thread(target=upward, daemon=True).start()
+        try:
+            while piece := head.recv(65536 if left is None else min(left, 65536)):
+                client.sendall(piece)
+                if left is not None:
+                    left -= len(piece)
+                    if left == 0:
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        break
+        except OSError:
+            pass
+        client.close()
+        head.close()
+
+
+def test_a_follow_goes_on_where_its_connection_broke(cluster):
+    proxy = CuttingProxy(cluster.dashboard, cuts=3, after_bytes=100_000)
+    try:
+        result = cluster.argosy("job", "submit", "--address", proxy.address, "--", "bash", "-c", "seq 1 200000; sleep 1; echo last")
+    finally:
+        proxy.listener.close()
+    assert result.returncode == 0, result.stderr
+    assert proxy.follows == 4
+    text = result.stdout[result.stdout.index("1\n2\n3\n"):]
+    assert text == "".join(f"{i}\n" for i in range(1, 200001)) + "last\n"

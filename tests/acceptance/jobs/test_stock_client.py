@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -90,8 +91,8 @@ class TestLibrary:
 
     def test_stop_ends_a_job_with_all_its_processes(self, client):
         job = client.submit_job(entrypoint="sleep 1000 & echo child $!; wait")
-        wait_until(lambda: "child " in client.get_job_logs(job), what="the child's pid")
-        child = int(client.get_job_logs(job).split("child ")[1].split()[0])
+        found = wait_until(lambda: re.search(r"^child (\d+)$", client.get_job_logs(job), re.MULTILINE), what="the child's pid")
+        child = int(found[1])
         assert pathlib.Path(f"/proc/{child}").exists()
         with pytest.raises(RuntimeError, match=f"Attempted to delete job '{job}', but it is in a non-terminal state RUNNING."):
             client.delete_job(job)
