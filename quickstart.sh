@@ -16,7 +16,7 @@ install_system_packages
 install_python_packages "libtorch (the torch wheel)" "$ARGOSY_ROOT/deploy/requirements.txt"
 build_web_page
 build_targets "runtime, command line, training library, examples" -DARGOSY_TESTS=OFF -- \
-  argosy argosy-finetune 01_hello_task 02_actor
+  argosy argosy-finetune hello_task actor
 
 step "the argosy command"
 link=/usr/local/bin/argosy
@@ -57,7 +57,8 @@ argosy job submit -- argosy finetune \
   --train-path "$RUN_DIR/data/train.jsonl" --test-path "$RUN_DIR/data/test.jsonl" \
   --special-token-path "$RUN_DIR/data/tokens.json" --answer-marker '<START_A>' \
   --num-devices 3 --device cpu --trainer-resources '{"large_cpu_mem": 0.01}' \
-  --zero-stage 3 --mx no --ctx-len 48 --batch-size-per-device 32 --num-epochs 8 --lr 3e-3 --weight-decay 0.01 \
+  --zero-stage 3 --mx no --ctx-len 48 --batch-size-per-device 8 --num-epochs 20 --lr 5e-3 --lr-scheduler cosine \
+  --warmup-steps 20 --weight-decay 0.01 \
   --num-checkpoints-to-keep 2 --exact-rows 500 --max-new-tokens 8 --metrics-path "$RUN_DIR/metrics.jsonl"
 step_done
 

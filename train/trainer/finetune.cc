@@ -94,6 +94,7 @@ class Run {
                    .random_weights = options_.random_weights, .seed = options_.seed};
 
     RowOptions rows = options_.rows;
+    rows.append_eos = !options_.recipe_parity;   // the recipes' tokenizers append none
     ARGOSY_ASSIGN_OR_RETURN(train_, ReadSamples(options_.train_path, *tokenizer_, rows));
     if (!options_.test_path.empty()) {
       ARGOSY_ASSIGN_OR_RETURN(eval_, ReadSamples(options_.test_path, *tokenizer_, rows));
@@ -137,7 +138,7 @@ class Run {
     if (train_.cut + train_.dropped > 0) Say("           {} rows were cut and {} dropped at {} tokens", train_.cut, train_.dropped, spec_.batch.ctx_len);
     Say("run:       {} ranks x {} rows x {} micro-batches = {} rows a step, {} steps in {} epochs, ZeRO-{}, {}, device {}",
         options_.scaling.num_workers, settings_.micro_batch_size, settings_.gradient_accumulation_steps, settings_.train_batch_size,
-        total_steps_, epochs_, settings_.zero_stage, PrecisionName(settings_.precision), options_.device);
+        total_steps_, epochs_, settings_.zero_stage, settings_.precision == Precision::kBf16 ? "bf16" : "fp32", options_.device);
     Say("\n{}", report.ToText());
     return absl::OkStatus();
   }

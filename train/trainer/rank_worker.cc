@@ -17,7 +17,7 @@
 #include "train/model/model.h"
 #include "train/parallel/engine.h"
 #include "train/trainer/channel_transport.h"
-#include "train/trainer/resized_weights.h"
+#include "train/trainer/model_source.h"
 #include "train/trainer/weight_pull.h"
 
 namespace argosy::train {
@@ -126,7 +126,7 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
                         .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
                         .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
                         .max_grad_norm = engine.max_grad_norm, .threads = engine.threads};
-  s.engine = ValueOrThrow(Engine::Create(s.config, *loaded->source, s.group.get(), options), s.rank);
+  s.engine = ValueOrThrow(Engine::Create(s.config, loaded->source(), s.group.get(), options), s.rank);
   spdlog::info("rank {} of {}: {} parameters, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
                s.engine->StateBytes(), SecondsSince(begin));
   return {.state_bytes = s.engine->StateBytes(), .steps_per_epoch = s.plan->StepsInEpoch(0), .load_seconds = SecondsSince(begin),

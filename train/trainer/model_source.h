@@ -13,13 +13,13 @@ namespace argosy::train {
 // A model to be trained: its config with the run's vocabulary, and where its weights come from.
 struct ModelWithWeights {
   ModelConfig config;
-  std::unique_ptr<HfWeights> files;        // null for random weights
-  std::unique_ptr<WeightSource> source;    // reads `files`
+  std::unique_ptr<HfWeights> files;           // null for random weights
+  std::unique_ptr<WeightSource> stored;       // reads `files`
+  std::unique_ptr<WeightSource> grown;        // set when the vocabulary is larger than the files'; reads `stored`
+  const WeightSource& source() const { return grown ? *grown : *stored; }
 };
 
-// Reads config.json and opens the weights of a folder of this host. A vocabulary larger than the files' gets new rows at the end of
-// embedding and head, each the mean of the old rows: where transformers' resize_token_embeddings draws them from a normal of that
-// mean with a billionth of the old rows' covariance. A smaller one is an error.
+// Reads config.json and opens the weights of a folder of this host. A vocabulary smaller than the files' is an error.
 absl::StatusOr<ModelWithWeights> OpenModel(const ModelSource& model);
 
 }  // namespace argosy::train

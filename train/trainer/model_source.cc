@@ -1,0 +1,32 @@
+#include "train/trainer/model_source.h"
+
+#include "runtime/base/status.h"
+
+namespace argosy::train {
+
+absl::StatusOr<ModelWithWeights> OpenModel(const ModelSource& model) {
+  ModelWithWeights result;
+  ARGOSY_ASSIGN_OR_RETURN(ModelConfig files_config, ModelConfig::Load(model.directory));
+  int64_t vocab = model.vocab_size == 0 ? files_config.vocab_size : model.vocab_size;
+  if (vocab < files_config.vocab_size) {
+    return InvalidArgument("vocabulary of {} rows: the model in {} has {} already", vocab, model.directory, files_config.vocab_size);
+  }
+  result.config = files_config;
+  if (vocab != files_config.vocab_size) {
+    ARGOSY_ASSIGN_OR_RETURN(result.config, ModelConfig::Parse(files_config.ToJson({.vocab_size = vocab})));
+  }
+  if (model.random_weights) {
+    result.stored = RandomWeights(result.config, model.seed);
+    return result;
+  }
+  ARGOSY_ASSIGN_OR_RETURN(HfWeights files, HfWeights::Open(model.directory));
+  ARGOSY_RETURN_IF_ERROR(files.Check(files_config.Tensors(files_config.dtype)));
+  result.files = std::make_unique<HfWeights>(std::move(files));
+  result.stored = WeightsFromHf(*result.files);
+  if (vocab != files_config.vocab_size) {
+    ARGOSY_ASSIGN_OR_RETURN(result.grown, GrownVocabulary(*result.stored, result.config, files_config.vocab_size, model.seed));
+  }
+  return result;
+}
+
+}  // namespace argosy::train
