@@ -78,7 +78,8 @@ absl::Status RunNode(const NodeCommand& flags) {
                                       .name = flags.node.name,
                                       .address = server->wire_address(),
                                       .socket = server->socket_path(),
-                                      .token_file = token.file}));
+                                      .token_file = token.file,
+                                      .head_address = options.head_address}));
   async::FdWatch signal_watch(loop, signals.get());
   signal_watch.OnReadable([&] {
     stop(absl::OkStatus());

@@ -53,6 +53,7 @@ std::optional<DaemonRecord> ReadRecord(const std::string& folder) {
     record.dashboard = field("dashboard");
     record.socket = field("socket");
     record.token_file = field("token_file");
+    record.head_address = field("head_address");
     return record;
   }
   return std::nullopt;
@@ -108,7 +109,7 @@ bool IsLocked(const std::string& folder) {
 absl::Status WriteRecord(const DaemonRecord& record) {
   nlohmann::json json{{"pid", record.pid}, {"name", record.name}, {"address", record.address}, {"token_file", record.token_file}};
   if (record.kind == "head") json["dashboard"] = record.dashboard;
-  else json["socket"] = record.socket;
+  else json.update({{"socket", record.socket}, {"head_address", record.head_address}});
   return WriteFileAtomic(record.folder + "/" + record.kind + ".json", json.dump(2) + "\n", {.mode = 0600});
 }
 

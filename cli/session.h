@@ -43,6 +43,7 @@ struct DaemonRecord {
   std::string dashboard;   // head only
   std::string socket;      // node only
   std::string token_file;
+  std::string head_address;   // node only: the cluster it belongs to; drivers find their node by it
 };
 absl::Status WriteRecord(const DaemonRecord& record);
 

@@ -1,6 +1,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "argosy/v1/common.pb.h"
+#include "argosy/v1/job.grpc.pb.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status.h"
 #include "runtime/rpc/channel.h"
@@ -35,10 +36,11 @@ TEST_CASE("Server: binds wider than loopback only with a token, and a taken port
   CHECK(IsLoopback("127.9.9.9"));
   CHECK(!IsLoopback("0.0.0.0"));
   CHECK(Server::Start({.bind_ip = "0.0.0.0"}).status().code() == absl::StatusCode::kInvalidArgument);
-  auto first = Server::Start({});
+  v1::JobService::CallbackService service;
+  auto first = Server::Start({.services = {&service}});
   REQUIRE(first.ok());
   CHECK((*first)->port() != 0);
-  auto second = Server::Start({.port = (*first)->port()});
+  auto second = Server::Start({.port = (*first)->port(), .services = {&service}});
   REQUIRE(!second.ok());
   CHECK(Message(second.status()).find(std::to_string((*first)->port())) != std::string::npos);
 }
