@@ -69,10 +69,21 @@ struct RankWorker::State {
   RunSpec spec;
   SampleSet train, eval;
   std::optional<BatchPlan> plan;
-  std::unique_ptr<Transport> weights;   // outlives nothing: only Save uses it
+  std::unique_ptr<Transport> weights;   // of Save alone
   std::unique_ptr<Group> group;
   std::unique_ptr<Engine> engine;       // after the group, which must outlive it
   ModelConfig config;
+
+  // An error inside a sequence of collectives: the peers are told at once, instead of waiting for this rank until their deadline.
+  template <class T>
+  T ValueOrAbort(absl::StatusOr<T> value) {
+    AbortIfError(value.status());
+    return *std::move(value);
+  }
+  void AbortIfError(const absl::Status& status) {
+    if (!status.ok() && group) group->Abort(fmt::format("rank {}: {}", rank, Message(status)));
+    ThrowIfError(status, rank);
+  }
 
   BatchLayout Layout() const {
     return {.ctx_len = spec.batch.ctx_len, .pad_id = spec.batch.pad_id,
@@ -126,7 +137,7 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
                         .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
                         .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
                         .max_grad_norm = engine.max_grad_norm, .threads = engine.threads};
-  s.engine = ValueOrThrow(Engine::Create(s.config, loaded->source(), s.group.get(), options), s.rank);
+  s.engine = s.ValueOrAbort(Engine::Create(s.config, loaded->source(), s.group.get(), options));
   spdlog::info("rank {} of {}: {} parameters, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
                s.engine->StateBytes(), SecondsSince(begin));
   return {.state_bytes = s.engine->StateBytes(), .steps_per_epoch = s.plan->StepsInEpoch(0), .load_seconds = SecondsSince(begin),
@@ -148,7 +159,7 @@ std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t 
       report.computed_tokens += static_cast<int64_t>(batches.back().input_ids.size());
     }
     report.learning_rate = LearningRate(s.spec.schedule, s.engine->steps());
-    StepResult result = ValueOrThrow(s.engine->TrainStep(batches, report.learning_rate), s.rank);
+    StepResult result = s.ValueOrAbort(s.engine->TrainStep(batches, report.learning_rate));
     report.loss = result.loss;
     report.grad_norm = result.grad_norm;
     report.target_tokens = result.target_tokens;
@@ -167,7 +178,7 @@ EvalReport RankWorker::Evaluate() {
   // nll, targets, sum of batch means, batches: summed over the ranks.
   std::array<double, 4> sums{};
   for (const std::vector<Pack>& packs : EvalBatches(rows, batch.eval_batch_rows, s.rank, s.world)) {
-    EvaluateResult result = ValueOrThrow(s.engine->Evaluate(BuildMicroBatch(s.eval, packs, s.Layout())), s.rank);
+    EvaluateResult result = s.ValueOrAbort(s.engine->Evaluate(BuildMicroBatch(s.eval, packs, s.Layout())));
     sums[0] += result.nll;
     sums[1] += static_cast<double>(result.target_tokens);
     if (result.target_tokens > 0) {
@@ -175,7 +186,7 @@ EvalReport RankWorker::Evaluate() {
       sums[3] += 1;
     }
   }
-  ThrowIfError(s.group->AllReduce(std::span<double>(sums), {.step = s.engine->steps()}).Wait(), s.rank);
+  s.AbortIfError(s.group->AllReduce(std::span<double>(sums), {.step = s.engine->steps()}).Wait());
   return {.nll = sums[0], .target_tokens = static_cast<int64_t>(sums[1]), .batch_mean_loss = sums[3] > 0 ? sums[2] / sums[3] : 0,
           .seconds = SecondsSince(begin)};
 }
@@ -183,7 +194,7 @@ EvalReport RankWorker::Evaluate() {
 SaveReport RankWorker::Save(SaveSpec spec) {
   State& s = *state_;
   absl::Time begin = absl::Now();
-  ThrowIfError(s.engine->Flush(), s.rank);
+  s.AbortIfError(s.engine->Flush());
   const DType have = s.spec.engine.dtype;
   const absl::Duration deadline = absl::Seconds(s.spec.collective_timeout_seconds);
   if (s.rank != 0) {
