@@ -96,10 +96,12 @@ std::string Environment(const char* name) {
 
 // ---- drivers ----------------------------------------------------------------------------------------------------------------
 
+// What a node daemon says of itself in node.json of its session folder.
 struct NodeFile {
   std::string head_address;
   std::string node_socket;
   std::string ip;
+  std::string token_file;
   pid_t pid = 0;
 };
 
@@ -111,11 +113,21 @@ std::optional<NodeFile> ReadNodeFile(const fs::path& path) {
   NodeFile node;
   auto field = [&](const char* name) { return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string(); };
   node.head_address = field("head_address");
-  node.node_socket = field("node_socket");
-  node.ip = field("ip").empty() ? field("node_ip") : field("ip");
+  node.node_socket = field("socket");
+  std::string address = field("address");
+  node.ip = address.substr(0, address.rfind(':'));
+  node.token_file = field("token_file");
   if (json.contains("pid") && json["pid"].is_number_integer()) node.pid = json["pid"].get<pid_t>();
   if (node.node_socket.empty()) return std::nullopt;
   return node;
+}
+
+// The rest of what is known about the daemon with this socket.
+NodeFile WithNodeFile(const NodeFile& node) {
+  std::optional<NodeFile> file = ReadNodeFile(fs::path(node.node_socket).parent_path() / "node.json");
+  if (!file || file->node_socket != node.node_socket) return node;
+  if (!node.head_address.empty()) file->head_address = node.head_address;
+  return *file;
 }
 
 std::string SessionsRoot() {
@@ -163,10 +175,10 @@ NodeFile FindNode(const std::string& address) {
       SessionsRoot(), heads.empty() ? "no daemon runs here" : "found daemons of " + heads, address));
 }
 
-Token DriverToken() {
+// For TCP between workers; the daemon's Unix socket checks the user instead.
+Token DriverToken(std::string file) {
   std::string text = Environment("ARGOSY_AUTH_TOKEN");
   if (!text.empty()) return Token(text);
-  std::string file = Environment("ARGOSY_AUTH_TOKEN_FILE");
   std::string home = Environment("HOME");
   if (file.empty() && !home.empty()) file = DefaultTokenPath(home);
   if (file.empty()) return Token();
@@ -258,18 +270,18 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   node.node_socket = Environment("ARGOSY_NODE_SOCKET");
   std::string address = options.address.empty() ? Environment("ARGOSY_ADDRESS") : options.address;
   if (!node.node_socket.empty() && options.address.empty()) {
-    if (std::optional<NodeFile> beside = ReadNodeFile(fs::path(node.node_socket).parent_path() / "node.json")) node.ip = beside->ip;
+    node = WithNodeFile(node);
   } else if (!address.empty()) {
     node = FindNode(address);
   } else {
-    node = StartLocalCluster(*impl, options);
+    node = WithNodeFile(StartLocalCluster(*impl, options));
   }
 
   worker::CoreOptions core_options;
   core_options.is_driver = true;
   core_options.worker = WorkerId::Random();
   core_options.node_socket = node.node_socket;
-  core_options.token = DriverToken();
+  core_options.token = DriverToken(node.token_file);
   if (!node.ip.empty()) core_options.tcp_host = node.ip;
   core_options.worker_socket = (fs::path(node.node_socket).parent_path() / fmt::format("d{}", core_options.worker.Short())).string();
   core_options.submission_id = Environment("ARGOSY_JOB_SUBMISSION_ID");

@@ -1,4 +1,5 @@
-// The API against a small node daemon, with real worker processes: this executable is driver and worker.
+// What the API promises, as stories. Run against a small node daemon (tests/unit/api, also under the sanitizers) and against real
+// clusters (tests/cluster); the executable is driver and worker.
 
 #include <signal.h>
 #include <unistd.h>
@@ -10,9 +11,7 @@
 
 #include <argosy/argosy.h>
 
-#define CATCH_CONFIG_RUNNER
 #include "tests/support/catch.h"
-#include "tests/unit/api/small_node.h"
 
 using namespace std::chrono_literals;
 
@@ -125,8 +124,6 @@ class Talker {
   }
 };
 
-argosy::testing::SmallNode* node = nullptr;
-
 std::string TempPath(const char* name) { return "/tmp/argosy-test-" + std::to_string(::getpid()) + "-" + name; }
 
 }  // namespace
@@ -177,7 +174,6 @@ TEST_CASE("Task: big arrays travel through shared memory in both directions") {
 
 TEST_CASE("Task: recursion on one CPU ends, since a worker that waits lends its CPU") {
   CHECK(argosy::Get(argosy::Task<Fib>().Submit(8), 110s) == 21);
-  WARN("workers started: " << node->workers_started() << ", most at once: " << node->workers_most());
 }
 
 TEST_CASE("Task: a killed worker's task is tried again") {
@@ -330,18 +326,4 @@ TEST_CASE("KV: values are kept by key") {
   CHECK_FALSE(argosy::kv::Put("a", "2"));
   CHECK(argosy::kv::Get("a") == "2");
   CHECK_FALSE(argosy::kv::Get("b").has_value());
-}
-
-int main(int argc, char** argv) {
-  std::unique_ptr<argosy::testing::SmallNode> small;
-  if (std::getenv("ARGOSY_WORKER") == nullptr) {
-    small = std::make_unique<argosy::testing::SmallNode>(1);
-    node = small.get();
-    ::setenv("ARGOSY_NODE_SOCKET", small->socket().c_str(), 1);
-    ::unsetenv("ARGOSY_ADDRESS");
-  }
-  argosy::Runtime runtime = argosy::Connect(argc, argv);
-  int failed = Catch::Session().run(argc, argv);
-  runtime.Shutdown();
-  return failed;
 }

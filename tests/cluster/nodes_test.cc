@@ -1,0 +1,139 @@
+// What needs more than one node, or exactly one.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include <argosy/argosy.h>
+
+#include "tests/support/catch.h"
+
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string WhereAmI() { return argosy::GetRuntimeContext().node_name; }
+
+argosy::Array<int> Numbers(int n) {
+  std::vector<int> values(static_cast<size_t>(n));
+  std::iota(values.begin(), values.end(), 0);
+  return argosy::Array<int>(std::move(values));
+}
+int64_t Total(const argosy::Array<int>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+int DeepFib(int n) {
+  if (n < 2) return n;
+  argosy::ObjectRef<int> a = argosy::Task<DeepFib>().Submit(n - 1);
+  argosy::ObjectRef<int> b = argosy::Task<DeepFib>().Submit(n - 2);
+  return argosy::Get(a) + argosy::Get(b);
+}
+
+class Peer {
+ public:
+  explicit Peer(int) {}
+  std::string Node() { return WhereAmI(); }
+  argosy::Endpoint Where() { return argosy::ThisEndpoint(); }
+  uint64_t Receives(std::string name, int bytes) {
+    argosy::Channel channel = argosy::Channel::Accept(name, 30s);
+    std::vector<std::byte> in(static_cast<size_t>(bytes));
+    channel.Receive(in, 30s);
+    uint64_t sum = 0;
+    for (std::byte b : in) sum += static_cast<uint64_t>(b);
+    std::byte done{1};
+    channel.Send(std::span(&done, 1), 30s);
+    return sum;
+  }
+  uint64_t Sends(argosy::Endpoint peer, std::string name, int bytes) {
+    // Two hosts share no Unix socket: this is the path that a channel between them takes.
+    peer.unix_path.clear();
+    argosy::Channel channel = argosy::Channel::Connect(peer, name, 30s);
+    std::vector<std::byte> out(static_cast<size_t>(bytes));
+    uint64_t sum = 0;
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = static_cast<std::byte>(i % 251);
+      sum += static_cast<uint64_t>(out[i]);
+    }
+    channel.Send(out, 30s);
+    std::byte done{};
+    channel.Receive(std::span(&done, 1), 30s);
+    return sum;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Cluster: three nodes are listed with what they have", "[three]") {
+  std::map<std::string, argosy::Node> nodes;
+  for (const argosy::Node& node : argosy::Nodes()) nodes[node.name] = node;
+  REQUIRE(nodes.size() == 3);
+  CHECK(nodes["second"].resources["second"] == 4);
+  CHECK(nodes["third"].resources["large_cpu_mem"] == 1);
+  CHECK(nodes["third"].labels["zone"] == "c");
+}
+
+TEST_CASE("Placement: a custom resource, a label and an affinity each choose the node", "[three]") {
+  CHECK(argosy::Get(argosy::Task<WhereAmI>({.resources = {{"CPU", 1}, {"second", 1}}}).Submit(), 60s) == "second");
+  CHECK(argosy::Get(argosy::Task<WhereAmI>({.resources = {{"large_cpu_mem", 0.01}}}).Submit(), 60s) == "third");
+  CHECK(argosy::Get(argosy::Task<WhereAmI>({.label_selector = {{"zone", "b"}}}).Submit(), 60s) == "second");
+  for (const argosy::Node& node : argosy::Nodes()) {
+    CHECK(argosy::Get(argosy::Task<WhereAmI>({.strategy = argosy::OnNode{node.id}}).Submit(), 60s) == node.name);
+  }
+}
+
+TEST_CASE("Objects: one larger than the inline limit crosses nodes", "[three]") {
+  argosy::ObjectRef<argosy::Array<int>> made = argosy::Task<Numbers>({.resources = {{"second", 1}}}).Submit(1'000'000);
+  CHECK(argosy::Get(argosy::Task<Total>({.resources = {{"third", 1}}}).Submit(made), 60s) == 499'999'500'000);
+  argosy::Array<int> here = argosy::Get(made, 60s);
+  CHECK(Total(here) == 499'999'500'000);
+  argosy::ObjectRef<argosy::Array<int>> put = argosy::Put(here);
+  CHECK(argosy::Get(argosy::Task<Total>({.resources = {{"second", 1}}}).Submit(put), 60s) == 499'999'500'000);
+}
+
+TEST_CASE("Channel: a stream between actors on two nodes, over TCP", "[three]") {
+  argosy::Actor<Peer> a = argosy::Spawn<Peer>({.resources = {{"second", 1}}}, 0);
+  argosy::Actor<Peer> b = argosy::Spawn<Peer>({.resources = {{"third", 1}}}, 0);
+  CHECK(argosy::Get(a.Call<&Peer::Node>(), 60s) == "second");
+  CHECK(argosy::Get(b.Call<&Peer::Node>(), 60s) == "third");
+  argosy::ObjectRef<uint64_t> in = a.Call<&Peer::Receives>("bulk", 16 << 20);
+  argosy::ObjectRef<uint64_t> out = b.Call<&Peer::Sends>(a.Call<&Peer::Where>(), "bulk", 16 << 20);
+  CHECK(argosy::Get(in, 60s) == argosy::Get(out, 60s));
+}
+
+TEST_CASE("Groups: bundles are reserved together, and an actor runs in its bundle", "[three]") {
+  argosy::PlacementGroup group = argosy::CreatePlacementGroup(
+      {.bundles = {{.resources = {{"second", 1}}}, {.resources = {{"third", 1}}}}, .strategy = argosy::GroupStrategy::kSpread});
+  group.Ready(60s);
+  CHECK(group.BundleNodes().size() == 2);
+  argosy::Actor<Peer> actor =
+      argosy::Spawn<Peer>({.resources = {{"third", 1}}, .placement_group = group.id(), .bundle_index = 1}, 0);
+  CHECK(argosy::Get(actor.Call<&Peer::Node>(), 60s) == "third");
+  argosy::Kill(actor);
+  argosy::Remove(group);
+
+  argosy::PlacementGroup never = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"unobtainium", 1}}}}});
+  CHECK_FALSE(never.Wait(100ms));
+  CHECK_THROWS_AS(never.Ready(100ms), argosy::UnschedulableError);
+  argosy::Remove(never);
+}
+
+TEST_CASE("Placement: spread tasks use every node", "[three]") {
+  std::vector<argosy::ObjectRef<std::string>> refs;
+  argosy::Task<WhereAmI> spread({.strategy = argosy::Spread{}});
+  std::set<std::string> seen;
+  auto deadline = std::chrono::steady_clock::now() + 60s;
+  while (seen.size() < 3 && std::chrono::steady_clock::now() < deadline) {
+    refs.clear();
+    for (int i = 0; i < 6; ++i) refs.push_back(spread.Submit());
+    for (const std::string& node : argosy::Get(refs, 60s)) seen.insert(node);
+    // Leases that stay warm are used again; a pause longer than they are kept makes new ones.
+    std::this_thread::sleep_for(100ms);
+  }
+  CHECK(seen.size() == 3);
+}
+
+TEST_CASE("Task: fib(12) by recursion ends on a node with one CPU", "[one]") {
+  CHECK(argosy::Get(argosy::Task<DeepFib>().Submit(12), 240s) == 144);
+}
