@@ -214,11 +214,8 @@ ActorId FindActor(const std::string& name, const std::string& ns) {
 }
 
 void KillActor(ActorId actor, bool no_restart) {
-  wire::KillActor message;
-  message.actor = actor;
-  message.no_restart = no_restart;
-  message.reason = "killed by argosy::Kill";
-  OrThrow(CurrentCore()->CallNode(message));
+  absl::Status status = CurrentCore()->KillActor(actor, no_restart, "killed by argosy::Kill");
+  if (!status.ok()) Throw(status);
 }
 
 }  // namespace internal

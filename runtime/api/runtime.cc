@@ -84,6 +84,7 @@ std::string Environment(const char* name) {
   if (!block->tcp_host.empty()) options.tcp_host = block->tcp_host;
   options.worker_socket = block->worker_socket;
   options.startup_number = block->startup_number;
+  options.code = std::move(block->code);
   options.executor = internal::MakeExecutor();
   absl::StatusOr<std::shared_ptr<worker::Core>> core = worker::Core::Start(std::move(options));
   if (!core.ok()) {

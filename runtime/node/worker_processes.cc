@@ -76,12 +76,16 @@ absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const wire::C
   block.startup_number = child.startup_number;
   block.worker = worker;
   block.worker_socket = options_.socket_dir + "/w-" + worker.Hex().substr(0, 16);
+  block.code = code;
   std::string encoded = Encode(block);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
-  // Far below a pipe's capacity, so that this does not block.
+  // All of it must fit the pipe, so that the write does not block. A long argv or environment may need a larger one.
+  if (encoded.size() > 60'000 && ::fcntl(write_end.get(), F_SETPIPE_SZ, static_cast<int>(encoded.size() + 4096)) < 0) {
+    return ErrnoStatus(errno, fmt::format("a start-up block of {} bytes (arguments and environment of the job)", encoded.size()));
+  }
   if (::write(write_end.get(), encoded.data(), encoded.size()) != static_cast<ssize_t>(encoded.size())) {
     return ErrnoStatus(errno, "write the start-up block");
   }

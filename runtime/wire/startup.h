@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/base/id.h"
+#include "runtime/wire/messages.h"
 
 namespace argosy::wire {
 
@@ -21,6 +22,7 @@ struct StartupBlock {
   NodeId node;
   std::string worker_socket;     // Unix socket to listen on, short enough, in a 0700 folder
   std::string session_dir;
+  CodePackage code;              // what it runs; its own tasks and actors are started with the same
 };
 
 }  // namespace argosy::wire

@@ -108,7 +108,9 @@ absl::Status Core::Open() {
   }
   if (!slot->status.ok()) return Annotate(slot->status, fmt::format("node daemon at {}", options_.node_socket));
   address_.node = node_.node;
-  options_.code.source_address = node_.code_source_address.empty() ? node_.wire_address : node_.code_source_address;
+  if (options_.code.source_address.empty()) {
+    options_.code.source_address = node_.code_source_address.empty() ? node_.wire_address : node_.code_source_address;
+  }
   PeerPool::Options peers;
   peers.connect = connect;
   peers.node = node_.node;

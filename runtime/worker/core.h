@@ -61,7 +61,7 @@ struct CoreOptions {
   std::string submission_id;           // drivers, as the job's environment has it
   std::string entrypoint;
   std::string ns;
-  wire::CodePackage code;              // what the driver's workers run; `source_address` is filled in
+  wire::CodePackage code;              // what this job's workers run; an empty `source_address` is filled in
   Executor executor;
 };
 
@@ -113,6 +113,7 @@ class Core : public std::enable_shared_from_this<Core> {
   // Error: the calling task was cancelled.
   absl::StatusOr<std::vector<bool>> Wait(const std::vector<CellPtr>& cells, size_t count, absl::Time deadline);
   void Cancel(const CellPtr& cell, bool force);
+  absl::Status KillActor(ActorId actor, bool no_restart, const std::string& reason);
   // One more handle of an object; `owner` as it was decoded beside the id.
   CellPtr MakeHandle(ObjectId object, const wire::WorkerAddress& owner);
 

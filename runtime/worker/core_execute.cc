@@ -1,6 +1,5 @@
 // Tasks, calls and constructors that this process runs for others.
 
-#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -134,11 +133,6 @@ void Core::OnBecomeActor(wire::Call call) {
     gpu_ids_ = message->gpu_ids;
   }
   max_concurrency_ = std::max(1, message->spec.max_concurrency);
-  if (!message->gpu_ids.empty()) {
-    std::string devices;
-    for (uint32_t id : message->gpu_ids) devices += (devices.empty() ? "" : ",") + std::to_string(id);
-    ::setenv("CUDA_VISIBLE_DEVICES", devices.c_str(), 1);
-  }
   auto execution = std::make_shared<Execution>();
   execution->kind = Execution::kConstructor;
   execution->spec.task = TaskId::Random();

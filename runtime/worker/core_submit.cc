@@ -506,6 +506,24 @@ void Core::OnCallReply(ActorId actor, TaskId task, uint64_t incarnation, absl::S
   Apply(actor, std::move(effects));
 }
 
+absl::Status Core::KillActor(ActorId actor, bool no_restart, const std::string& reason) {
+  wire::KillActor message;
+  message.actor = actor;
+  message.no_restart = no_restart;
+  message.reason = reason;
+  ARGOSY_RETURN_IF_ERROR(CallNode(message).status());
+  if (!no_restart) return absl::OkStatus();
+  // From here on this caller's calls fail, also those that the dying process might still answer.
+  role_.Do([this, actor, reason] {
+    ActorRecord& record = ActorOf(actor);
+    record.held.clear();
+    ActorCallMachine::Effects effects;
+    record.machine.Refused(MakeError(ErrorInfo::kActorDied, fmt::format("actor {} is dead: {}", actor.Short(), reason)), effects);
+    Apply(actor, std::move(effects));
+  });
+  return absl::OkStatus();
+}
+
 // ---- cancellation -----------------------------------------------------------------------------------------------------------
 
 void Core::Cancel(const CellPtr& cell, bool force) {

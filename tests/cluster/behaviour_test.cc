@@ -60,6 +60,7 @@ bool SleepUntilCancelled() {
   while (!argosy::GetRuntimeContext().IsCancelled()) std::this_thread::sleep_for(5ms);
   throw argosy::CancelledError("as asked");
 }
+int AsInt(bool value) { return value ? 1 : 0; }
 int SleepMillis(int millis) {
   std::this_thread::sleep_for(std::chrono::milliseconds(millis));
   return millis;
@@ -219,7 +220,7 @@ TEST_CASE("Wait: returns what is there and what is not") {
 
 TEST_CASE("Cancel: a waiting task is dropped and a running one is told") {
   argosy::ObjectRef<bool> running = argosy::Task<SleepUntilCancelled>().Submit();
-  argosy::ObjectRef<int> waiting = argosy::Task<Square>().Submit(2);
+  argosy::ObjectRef<int> waiting = argosy::Task<AsInt>().Submit(running);   // for its argument
   CHECK_THROWS_AS(argosy::Get(running, 300ms), argosy::GetTimeoutError);
   argosy::Cancel(waiting);
   CHECK_THROWS_AS(argosy::Get(waiting, 10s), argosy::CancelledError);
