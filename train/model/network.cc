@@ -224,6 +224,8 @@ void Network::EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBat
   at::Tensor grad = View(0, "embed_tokens.weight", grad_flat);
   at::Tensor rows = grad_hidden_BTD.reshape({-1, config_.hidden_size});
   at::Tensor ids = batch.ids_BT.view({-1});
+  // As in transformers, whose embedding has a padding_idx: what config.json names as padding is not learned as an input.
+  if (config_.pad_token_id) rows = rows.masked_fill((ids == *config_.pad_token_id).unsqueeze(1), 0);
   if (rows.scalar_type() == at::kFloat) {
     grad.index_add_(0, ids, rows);
     return;
