@@ -17,8 +17,7 @@
 namespace argosy::cli {
 namespace {
 
-constexpr std::array<std::string_view, 9> kFinetuneVerbs = {"finetune",   "generate",        "plan",     "dataset", "model",
-                                                            "merge-lora", "validate-config", "download", "train"};
+constexpr std::array<std::string_view, 5> kFinetuneVerbs = {"finetune", "generate", "dataset", "model", "validate-config"};
 
 // Does not return when it works.
 int ExecFinetune(char** argv) {
@@ -37,7 +36,7 @@ int Main(int argc, char** argv) {
   app.name("argosy");
   app.set_version_flag("--version", std::string("argosy ") + kVersion);
   app.require_subcommand(1);
-  app.footer("Fine-tuning: finetune generate plan dataset model merge-lora validate-config download train (argosy VERB --help)");
+  app.footer("Fine-tuning: finetune generate dataset model validate-config (argosy VERB --help)");
   RegisterStart(app);
   RegisterStop(app);
   RegisterStatus(app);

@@ -22,7 +22,7 @@ void AddNodeFlags(CLI::App& command, NodeFlags& flags) {
   command.add_option("--node-name", flags.name, "Name for people (default: the host's)");
   command.add_option("--node-ip", flags.ip, "Address of this node (default: the one by which it reaches the head)");
   command.add_option("--node-port", flags.wire_port, "Port for workers and other nodes; 0: any free")->capture_default_str();
-  command.add_option("--agent-port", flags.agent_port, "Port for health and metrics; 0: any free")->capture_default_str();
+  command.add_option("--agent-port", flags.agent_port, "Port of the health endpoint; 0: any free")->capture_default_str();
 }
 
 absl::StatusOr<uint64_t> ParseBytes(const std::string& text, const char* flag) {

@@ -6,6 +6,8 @@ set -euo pipefail
 ARGOSY_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=$ARGOSY_ROOT/.venv
 BUILD_DIR=${ARGOSY_BUILD_DIR:-$ARGOSY_ROOT/build/release}
+# A step that fails without saying so still tells where.
+trap 'printf "\nerror: step %d failed at %s line %d\n" "$step_number" "${BASH_SOURCE[0]}" "$LINENO" >&2' ERR
 step_number=0
 step_started=$SECONDS
 
@@ -96,7 +98,7 @@ install_python_packages() {
 build_web_page() {
   step "web page"
   local web=$ARGOSY_ROOT/dashboard/web stamp
-  stamp=$web/dist/.built-$(cd "$web" && find src public index.html package.json package-lock.json vite.config.* tsconfig*.json -type f 2>/dev/null | sort | xargs sha256sum | sha256sum | cut -c1-16)
+  stamp=$web/dist/.built-$(cd "$web" && find . \( -name node_modules -o -name dist \) -prune -o -type f -print | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16)
   if [ -e "$stamp" ]; then step_done "already built"; return; fi
   local path=$PATH
   if ! command -v npm >/dev/null || [ "$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -lt 20 ]; then
