@@ -61,13 +61,14 @@ void Timer::Cancel() {
 struct FdWatch::Impl : std::enable_shared_from_this<FdWatch::Impl> {
   Impl(Loop& loop, int fd) : descriptor(loop.impl().context, fd) {}
 
-  void WaitReadable() {
-    descriptor.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const error_code& error) {
+  void WaitReadable(std::shared_ptr<void> keep_alive) {
+    auto wake = [self = shared_from_this(), keep_alive = std::move(keep_alive)](const error_code& error) mutable {
       if (error || self->stopped || !self->readable) return;
       // A copy of the pointer keeps the function alive while it runs, even when it replaces itself.
       auto function = self->readable;
-      if ((*function)() && !self->stopped && self->readable == function) self->WaitReadable();
-    });
+      if ((*function)() && !self->stopped && self->readable == function) self->WaitReadable(std::move(keep_alive));
+    };
+    descriptor.async_wait(asio::posix::stream_descriptor::wait_read, std::move(wake));
   }
 
   asio::posix::stream_descriptor descriptor;
@@ -78,9 +79,9 @@ struct FdWatch::Impl : std::enable_shared_from_this<FdWatch::Impl> {
 FdWatch::FdWatch(Loop& loop, int fd) : impl_(std::make_shared<Impl>(loop, fd)) {}
 FdWatch::~FdWatch() { Stop(); }
 
-void FdWatch::OnReadable(std::function<bool()> function) {
+void FdWatch::OnReadable(std::function<bool()> function, std::shared_ptr<void> keep_alive) {
   impl_->readable = std::make_shared<std::function<bool()>>(std::move(function));
-  impl_->WaitReadable();
+  impl_->WaitReadable(std::move(keep_alive));
 }
 
 void FdWatch::OnceWritable(std::function<void()> function) {

@@ -60,8 +60,9 @@ class FdWatch {
  public:
   FdWatch(Loop& loop, int fd);
   ~FdWatch();
-  // Called each time it becomes readable, until it returns false. The callee reads until EAGAIN or as much as it wants.
-  void OnReadable(std::function<bool()> function);
+  // Called each time it becomes readable, until it returns false. The callee reads until EAGAIN or as much as it wants. The loop holds
+  // `keep_alive` while it waits: an object that owns this watch stays alive by it, without a cycle of references.
+  void OnReadable(std::function<bool()> function, std::shared_ptr<void> keep_alive = nullptr);
   // Called once when it can be written.
   void OnceWritable(std::function<void()> function);
   void Stop();

@@ -101,13 +101,13 @@ Connection::~Connection() {
 
 void Connection::Start(Handlers handlers) {
   impl_->handlers = std::move(handlers);
-  // From its own turn, so that the caller has stored the connection before the first request comes in. Holds the connection while
-  // it is open: Close drops the watch and with it this reference.
+  // From its own turn, so that the caller has stored the connection before the first request comes in.
   impl_->loop.Post([self = shared_from_this()] {
     if (!self->is_open()) return;
     if (!self->impl_->ParseAndDispatch()) return;
     self->impl_->watch = std::make_unique<async::FdWatch>(self->impl_->loop, self->impl_->fd.get());
-    self->impl_->watch->OnReadable([self] { return self->impl_->OnReadable(); });
+    // The watch does not outlive the Impl that owns it; the loop holds the connection while it waits for bytes.
+    self->impl_->watch->OnReadable([impl = self->impl_.get()] { return impl->OnReadable(); }, self);
     if (!self->impl_->out.empty()) self->impl_->WriteOut();
   });
 }

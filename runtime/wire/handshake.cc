@@ -104,7 +104,7 @@ std::shared_ptr<Handshaker> Handshaker::Start(async::Loop& loop, UniqueFd fd, Ha
                                               absl::Duration timeout, Done done) {
   std::shared_ptr<Handshaker> self(new Handshaker(loop, std::move(fd), std::move(options), std::move(done)));
   self->timer_.After(timeout, [self] { self->Finish(Unavailable("no handshake within the time allowed")); });
-  self->watch_->OnReadable([self] { return self->OnReadable(); });
+  self->watch_->OnReadable([raw = self.get()] { return raw->OnReadable(); }, self);
   self->Send(self->machine_.Start());
   return self;
 }

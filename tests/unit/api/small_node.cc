@@ -399,7 +399,9 @@ void SmallNode::OnNotice(wire::Connection& connection, wire::Method method, cons
     case wire::Method::kReleaseObject: store_->Release(Decode<wire::ReleaseObject>(body)->object, client); return;
     case wire::Method::kAbortObject: (void)store_->Abort(Decode<wire::AbortObject>(body)->object, client); return;
     case wire::Method::kDeleteObjects:
-      for (ObjectId object : Decode<wire::DeleteObjects>(body)->objects) store_->Delete(object);
+      if (auto message = Decode<wire::DeleteObjects>(body); message.ok()) {
+        for (ObjectId object : message->objects) store_->Delete(object);
+      }
       return;
     case wire::Method::kActorExiting:
       if (Worker* worker = Find(from); worker != nullptr && !worker->actor.IsNil()) {

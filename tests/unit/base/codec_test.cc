@@ -47,7 +47,7 @@ TEST_CASE("Codec: aggregates with nested fields come back equal") {
 TEST_CASE("Codec: integers at every boundary agree with an independent msgpack implementation") {
   for (int shift = 0; shift < 64; ++shift) {
     for (int64_t delta : {-1, 0, 1}) {
-      int64_t value = static_cast<int64_t>(1ull << shift) + delta;
+      int64_t value = static_cast<int64_t>((1ull << shift) + static_cast<uint64_t>(delta));
       for (int64_t signed_value : {value, static_cast<int64_t>(0ull - static_cast<uint64_t>(value))}) {
         std::string bytes = Encode(signed_value);
         CHECK(nlohmann::json::from_msgpack(bytes).get<int64_t>() == signed_value);
