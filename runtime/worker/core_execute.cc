@@ -333,6 +333,13 @@ void Core::Finish(const std::shared_ptr<Execution>& execution, wire::TaskReply r
     references_.PassTo(execution->spec.owner, std::visit([](const auto& v) { return v.references; }, value), effects);
   }
   Apply(std::move(effects));
+  // A ref that goes back to its own owner needs no registration, but this worker's release travels on another connection than the reply
+  // and must not come first: the handle is kept for longer than a reply takes.
+  std::vector<CellPtr> homeward;
+  for (CellPtr& ref : refs) {
+    if (ref->state().owner.worker == execution->spec.owner.worker) homeward.push_back(std::move(ref));
+  }
+  if (!homeward.empty()) After(absl::Seconds(5), [homeward = std::move(homeward)]() mutable { homeward.clear(); });
   refs.clear();
   reply.kept = references_.TakeKept(seen);
   executing_.erase({execution->spec.task, execution->spec.attempt});

@@ -1,5 +1,6 @@
 #include "runtime/worker/reference_machine.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace argosy::worker {
@@ -51,7 +52,7 @@ void ReferenceMachine::PassTo(const WorkerAddress& receiver, const std::vector<R
     if (reference.owner.worker == receiver.worker) continue;   // the owner needs no registration with itself
     Entry& entry = Touch(reference.object, reference.owner);
     if (entry.owned) {
-      ++entry.borrowers[receiver.worker];
+      if (++entry.borrowers[receiver.worker] == 0) entry.borrowers.erase(receiver.worker);
     } else {
       ++entry.pins;
       effects.registers.push_back({reference, receiver});
@@ -83,15 +84,14 @@ std::vector<ObjectId> ReferenceMachine::TakeKept(const std::vector<ObjectId>& ar
 void ReferenceMachine::AddBorrower(ObjectId object, WorkerId borrower) {
   auto it = entries_.find(object);
   if (it == entries_.end() || !it->second.owned || borrower == self_) return;
-  ++it->second.borrowers[borrower];
+  if (++it->second.borrowers[borrower] == 0) it->second.borrowers.erase(borrower);
 }
 
 void ReferenceMachine::ReleaseBorrow(ObjectId object, WorkerId borrower, Effects& effects) {
   auto it = entries_.find(object);
   if (it == entries_.end()) return;
-  auto at = it->second.borrowers.find(borrower);
-  if (at == it->second.borrowers.end()) return;
-  if (--at->second <= 0) it->second.borrowers.erase(at);
+  // May go below zero: the release travels on another connection than the registration that somebody else sends, and may come first.
+  if (--it->second.borrowers[borrower] == 0) it->second.borrowers.erase(borrower);
   MaybeGone(object, effects);
 }
 
@@ -112,7 +112,9 @@ void ReferenceMachine::MaybeGone(ObjectId object, Effects& effects) {
     auto it = entries_.find(id);
     if (it == entries_.end()) continue;
     Entry& entry = it->second;
-    if (entry.local > 0 || entry.pins > 0 || !entry.borrowers.empty()) continue;
+    if (entry.local > 0 || entry.pins > 0) continue;
+    // Whoever is about to register a borrower whose release came first holds a registration of its own, above zero.
+    if (std::any_of(entry.borrowers.begin(), entry.borrowers.end(), [](const auto& borrower) { return borrower.second > 0; })) continue;
     if (entry.owned) {
       effects.freed.push_back(id);
     } else {

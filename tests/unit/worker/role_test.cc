@@ -1,0 +1,57 @@
+#include "runtime/worker/role.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "tests/support/catch.h"
+
+namespace argosy::worker {
+
+TEST_CASE("Role: operations of many threads run one at a time and each thread's in order") {
+  async::Loop loop;
+  LoopRole role(loop);
+  role.StartStandby();
+  constexpr int kThreads = 4, kEach = 2000;
+  std::vector<std::vector<int>> seen(kThreads);
+  std::atomic<int> count = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        role.Do([&, t, i] {
+          seen[static_cast<size_t>(t)].push_back(i);
+          ++count;
+        });
+      }
+      CHECK(role.Await([&] { return count == kThreads * kEach; }, absl::Now() + absl::Seconds(30)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<int>& order : seen) {
+    REQUIRE(order.size() == kEach);
+    for (int i = 0; i < kEach; ++i) CHECK(order[static_cast<size_t>(i)] == i);
+  }
+  role.Stop();
+}
+
+TEST_CASE("Role: the standby runs the loop while nobody waits, and gives it back to who does") {
+  async::Loop loop;
+  LoopRole role(loop);
+  role.StartStandby();
+  std::atomic<bool> done = false;
+  loop.Post([&] { done = true; });   // nobody calls Await
+  absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (!done && absl::Now() < deadline) std::this_thread::yield();
+  CHECK(done);
+  for (int i = 0; i < 200; ++i) {
+    std::atomic<bool> answered = false;
+    role.Do([&] { loop.Post([&] { answered = true; }); });
+    CHECK(role.Await([&] { return answered.load(); }, absl::Now() + absl::Seconds(20)));
+  }
+  CHECK_FALSE(role.Await([] { return false; }, absl::Now() + absl::Milliseconds(5)));
+  role.Stop();
+}
+
+}  // namespace argosy::worker

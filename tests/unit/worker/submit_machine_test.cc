@@ -1,0 +1,164 @@
+#include "runtime/worker/submit_machine.h"
+
+#include "tests/support/catch.h"
+
+namespace argosy::worker {
+namespace {
+
+TaskId T(uint64_t n) { return TaskId::FromNumber(n); }
+LeaseId L(uint64_t n) { return LeaseId::FromNumber(n); }
+
+wire::ErrorInfo Death() {
+  wire::ErrorInfo error;
+  error.kind = wire::ErrorInfo::kWorkerDied;
+  error.message = "killed";
+  return error;
+}
+
+struct Fixture {
+  SubmitMachine machine;
+  SubmitMachine::ShapeId shape = machine.Shape("cpu");
+  absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+  SubmitMachine::Effects effects;
+
+  SubmitMachine::Effects Take() { return std::exchange(effects, {}); }
+  void Submit(uint64_t n, int retries = 3) { machine.Submit(T(n), shape, retries, now, effects); }
+};
+
+}  // namespace
+
+TEST_CASE("SubmitMachine: one request for each waiting task, a push for each grant, a return when idle") {
+  Fixture f;
+  f.Submit(1);
+  f.Submit(2);
+  auto effects = f.Take();
+  REQUIRE(effects.requests.size() == 2);
+  f.machine.Granted(effects.requests[0].request, L(1), f.now, f.effects);
+  auto pushed = f.Take();
+  REQUIRE(pushed.pushes.size() == 1);
+  CHECK(pushed.pushes[0].task == T(1));
+  f.now += absl::Seconds(1);   // a long task: no pipeline
+  f.machine.Finished(L(1), T(1), f.now, f.effects);
+  auto next = f.Take();
+  REQUIRE(next.pushes.size() == 1);
+  CHECK(next.pushes[0].task == T(2));
+  CHECK(next.cancelled_requests == std::vector<uint64_t>{effects.requests[1].request});
+  f.machine.Finished(L(1), T(2), f.now, f.effects);
+  f.Take();
+  CHECK(f.machine.NextTick() == f.now + SubmitLimits().idle_max);
+  f.now = f.machine.NextTick();
+  f.machine.Tick(f.now, f.effects);
+  REQUIRE(f.Take().returns.size() == 1);
+  CHECK(f.machine.leases() == 0);
+  // A grant for a request that was called off goes back.
+  f.machine.Granted(effects.requests[1].request, L(2), f.now, f.effects);
+  CHECK(f.Take().returns.size() == 1);
+}
+
+TEST_CASE("SubmitMachine: short tasks are pushed in a pipeline, long ones one by one") {
+  Fixture f;
+  for (uint64_t n = 1; n <= 40; ++n) f.Submit(n);
+  auto effects = f.Take();
+  f.machine.Granted(effects.requests[0].request, L(1), f.now, f.effects);
+  CHECK(f.Take().pushes.size() == 1);   // nothing is known yet
+  f.now += absl::Microseconds(100);
+  f.machine.Finished(L(1), T(1), f.now, f.effects);
+  CHECK(f.Take().pushes.size() == 16);
+}
+
+TEST_CASE("SubmitMachine: a death uses up a try of the running task only, and fails it when none is left") {
+  Fixture f;
+  f.Submit(1, 0);
+  auto request = f.Take().requests.at(0);
+  f.machine.Granted(request.request, L(1), f.now, f.effects);
+  f.Take();
+  f.now += absl::Microseconds(10);
+  f.machine.Finished(L(1), T(1), f.now, f.effects);
+  f.Submit(2, 1);
+  f.Submit(3, 0);
+  CHECK(f.Take().pushes.size() == 2);
+  f.machine.WorkerLost(L(1), Death(), f.now, f.effects);
+  auto lost = f.Take();
+  CHECK(lost.failures.empty());   // 2 has a retry, 3 had not started
+  REQUIRE(lost.returns.size() == 1);
+  CHECK(lost.returns[0].worker_failed);
+  f.machine.Granted(lost.requests.at(0).request, L(2), f.now, f.effects);
+  auto again = f.Take();
+  REQUIRE_FALSE(again.pushes.empty());
+  CHECK(again.pushes[0].task == T(2));
+  CHECK(again.pushes[0].attempt == 1);
+  f.machine.WorkerLost(L(2), Death(), f.now, f.effects);
+  auto dead = f.Take();
+  REQUIRE(dead.failures.size() == 1);
+  CHECK(dead.failures[0].task == T(2));
+  CHECK(dead.failures[0].error.message == "killed (try 2 of 2)");
+}
+
+TEST_CASE("SubmitMachine: a handed-back task is pushed elsewhere under a new number, without using a retry") {
+  Fixture f;
+  f.Submit(1);
+  f.machine.Granted(f.Take().requests.at(0).request, L(1), f.now, f.effects);
+  f.now += absl::Microseconds(10);
+  f.machine.Finished(L(1), T(1), f.now, f.effects);
+  f.Submit(2, 0);
+  f.Submit(3, 0);
+  f.Take();
+  f.machine.HandedBack(L(1), T(3), f.now, f.effects);
+  auto effects = f.Take();
+  CHECK(effects.pushes.empty());   // its worker is blocked: not there again
+  f.machine.Granted(effects.requests.at(0).request, L(2), f.now, f.effects);
+  auto pushed = f.Take();
+  REQUIRE(pushed.pushes.size() == 1);
+  CHECK(pushed.pushes[0].lease == L(2));
+  CHECK(pushed.pushes[0].attempt == 1);
+}
+
+TEST_CASE("SubmitMachine: a recalled lease gets nothing more and goes back after what runs") {
+  Fixture f;
+  f.Submit(1);
+  f.machine.Granted(f.Take().requests.at(0).request, L(1), f.now, f.effects);
+  f.Take();
+  f.machine.Recalled(L(1), f.now, f.effects);
+  f.Submit(2);
+  auto effects = f.Take();
+  CHECK(effects.pushes.empty());
+  CHECK(effects.requests.size() == 1);
+  f.machine.Finished(L(1), T(1), f.now, f.effects);
+  auto after = f.Take();
+  CHECK(after.pushes.empty());
+  CHECK(after.returns.size() == 1);
+}
+
+TEST_CASE("SubmitMachine: a refusal fails what waits, a head that is away is asked again later") {
+  Fixture f;
+  f.Submit(1);
+  auto request = f.Take().requests.at(0);
+  f.machine.Denied(request.request, std::nullopt, f.now, f.effects);
+  CHECK(f.Take().requests.empty());
+  f.now = f.machine.NextTick();
+  f.machine.Tick(f.now, f.effects);
+  auto again = f.Take();
+  REQUIRE(again.requests.size() == 1);
+  wire::ErrorInfo error;
+  error.kind = wire::ErrorInfo::kUnschedulable;
+  f.machine.Denied(again.requests[0].request, error, f.now, f.effects);
+  CHECK(f.Take().failures.size() == 1);
+}
+
+TEST_CASE("SubmitMachine: a waiting task is cancelled at once, a pushed one is not tried again") {
+  Fixture f;
+  f.Submit(1);
+  f.Submit(2);
+  auto effects = f.Take();
+  f.machine.Granted(effects.requests.at(0).request, L(1), f.now, f.effects);
+  f.Take();
+  CHECK(f.machine.Cancel(T(2), f.now, f.effects));
+  CHECK(f.Take().cancelled_requests.size() == 1);
+  CHECK_FALSE(f.machine.Cancel(T(1), f.now, f.effects));
+  f.machine.WorkerLost(L(1), Death(), f.now, f.effects);
+  auto lost = f.Take();
+  REQUIRE(lost.failures.size() == 1);
+  CHECK(lost.failures[0].error.kind == wire::ErrorInfo::kCancelled);
+}
+
+}  // namespace argosy::worker
