@@ -17,6 +17,7 @@
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/data/dataset.h"
 #include "train/tokenizer/tokenizer.h"
+#include "train/trainer/model_source.h"
 #include "train/trainer/progress.h"
 #include "train/trainer/rank_worker.h"
 #include "train/trainer/run_spec.h"
@@ -92,6 +93,8 @@ class Run {
     spec_.model = {.directory = options_.model_directory,
                    .vocab_size = std::max<int64_t>(config.vocab_size, tokenizer_->VocabularySize()),
                    .random_weights = options_.random_weights, .seed = options_.seed};
+    // The headers of the weights, as every rank will read them: a damaged model is refused while nothing runs.
+    ARGOSY_RETURN_IF_ERROR(OpenModel(spec_.model).status());
 
     RowOptions rows = options_.rows;
     rows.append_eos = !options_.recipe_parity;   // the recipes' tokenizers append none
@@ -485,11 +488,22 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Finetune(const FinetuneOptions& options) {
+absl::Status Finetune(const FinetuneOptions& given) {
+  // Ranks have working folders of their own: what they are told must not depend on this one.
+  FinetuneOptions options = given;
+  for (std::string* path : {&options.model_directory, &options.output_dir}) {
+    std::error_code error;
+    std::filesystem::path absolute = std::filesystem::absolute(*path, error).lexically_normal();
+    if (error) return InvalidArgument("{}: {}", *path, error.message());
+    *path = absolute.has_filename() ? absolute.string() : absolute.parent_path().string();   // "run/" is "run"
+  }
   try {
     return Run(options).Execute();
   } catch (const UnschedulableError& error) {
     return absl::UnavailableError(error.what());
+  } catch (const TaskError& error) {
+    // A rank's own message names the rank, and the node where that matters.
+    return absl::InternalError(error.message());
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }
