@@ -1,11 +1,14 @@
 """A cluster of unequal nodes for training runs, and the runs on it."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import re
+import select
 import subprocess
+import time
 
 from argosy_cluster import Cluster, argosy_binary
 
@@ -40,12 +43,46 @@ class Run:
         return [name for _, name in sorted((int(r), n) for r, n in re.findall(r"^rank (\d+): +node (\S+) ", self.stdout, re.M))]
 
 
+class RunningRun(subprocess.Popen):
+    """A run whose output is read while it goes on."""
+
+    def read_until(self, text: str, seconds=60):
+        self.said = b""
+        deadline = time.monotonic() + seconds
+        while text.encode() not in self.said:
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self.stdout], [], [], left)[0], f"{text!r} did not come in {seconds} s: {self.said.decode()}"
+            piece = os.read(self.stdout.fileno(), 65536)
+            assert piece, f"the run ended before {text!r}: {self.said.decode()}\n{self.stderr.read().decode()}"
+            self.said += piece
+
+    def communicate(self, timeout=60):
+        out, error = super().communicate(timeout=timeout)
+        return (self.said + out).decode(), error.decode()
+
+    def __exit__(self, *exception):
+        self.kill()
+        return super().__exit__(*exception)
+
+
 class TrainingCluster(Cluster):
     def __init__(self, home: pathlib.Path):
         self.nodes = []
         super().__init__(home, ["--node-name", "head", "--num-cpus", "1", "--num-gpus", "0", "--object-store-memory", "100000000"])
 
     def add_node(self, name: str, *arguments):
+        self.nodes.append(self._start_node(name, *arguments))
+
+    @contextlib.contextmanager
+    def node(self, name: str, *arguments):
+        """A node for a while."""
+        node = self._start_node(name, *arguments)
+        try:
+            yield
+        finally:
+            self._end_nodes([node])
+
+    def _start_node(self, name: str, *arguments):
         """A node daemon on this host that lives as long as this process holds its pipe."""
         ready_read, ready_write = os.pipe()
         eof_read, alive = os.pipe()
@@ -57,16 +94,18 @@ class TrainingCluster(Cluster):
                 start_new_session=True)
         os.close(ready_write)
         os.close(eof_read)
-        self.nodes.append((process, alive))
         try:
             ready = json.loads(self._read_line(ready_read, seconds=60))
+            assert "error" not in ready, ready
+        except BaseException:
+            self._end_nodes([(process, alive)])
+            raise
         finally:
             os.close(ready_read)
-        assert "error" not in ready, ready
-        return ready
+        return process, alive
 
-    def stop(self):
-        nodes, self.nodes = self.nodes, []
+    @staticmethod
+    def _end_nodes(nodes):
         for _, alive in nodes:
             os.close(alive)
         for process, _ in nodes:
@@ -75,11 +114,20 @@ class TrainingCluster(Cluster):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def stop(self):
+        nodes, self.nodes = self.nodes, []
+        self._end_nodes(nodes)
         super().stop()
 
-    def drive(self, *arguments, timeout=300):
+    def drive(self, *arguments, timeout=300, **options):
         """A verb of `argosy` as a driver on the head's node."""
-        return self.argosy(*arguments, timeout=timeout, env={"ARGOSY_NODE_SOCKET": self.ready["node_socket"]})
+        return self.argosy(*arguments, timeout=timeout, env={"ARGOSY_NODE_SOCKET": self.ready["node_socket"]}, **options)
+
+    def start_finetune(self, folder: pathlib.Path, *arguments, ranks=1) -> RunningRun:
+        command = [argosy_binary(), "finetune", "--output-dir", folder / "out", "--num-devices", ranks, "--threads", 1, *arguments]
+        return RunningRun(list(map(str, command)), env=dict(self.environment, ARGOSY_NODE_SOCKET=self.ready["node_socket"]),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def finetune(self, folder: pathlib.Path, *arguments, ranks=1, check=True, timeout=300) -> Run:
         """`argosy finetune` into folder/out, with one compute thread a rank."""

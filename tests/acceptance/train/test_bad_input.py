@@ -1,0 +1,152 @@
+"""What cannot work is refused with one line that names it, and leaves nothing half-done."""
+
+import json
+import shutil
+
+import pytest
+
+
+def refused(cluster, folder, *arguments, ranks=2, before_placing=True, timeout=60):
+    """The one line that a refused run says; it must leave no checkpoint, whole or not."""
+    run = cluster.finetune(folder, *arguments, "--mx", "no", "--ctx-len", 48, ranks=ranks, check=False, timeout=timeout)
+    assert run.returncode != 0, run.stdout
+    lines = [line for line in run.stderr.splitlines() if line.strip()]
+    print("\n" + run.stderr.strip())
+    assert len(lines) == 1 and lines[0].startswith("error: "), run.stderr
+    assert "Traceback" not in run.stderr and not run.losses
+    if before_placing:
+        assert "rank 0:" not in run.stdout, "an actor was started"
+    assert not run.output_dir.exists() or not any(run.output_dir.iterdir()), list(run.output_dir.iterdir())
+    return lines[0]
+
+
+@pytest.fixture
+def broken(sums, tmp_path):
+    """A copy of the nano model, to be damaged."""
+    shutil.copytree(sums.model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_unknown_model_type(cluster, tmp_path, sums, broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(dict(config, model_type="mamba", architectures=["MambaForCausalLM"])))
+    message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
+    assert "mamba" in message and "llama" in message and "config.json" in message
+
+
+def shard(cluster, tmp_path, sums):
+    sharded = tmp_path / "sharded"
+    sharded.mkdir()
+    return cluster.finetune(sharded, *sums.flags(test=False), "--mx", "no", "--ctx-len", 48, "--max-steps", 1, "--shard-size", 150_000,
+                            "--sample-prompts", 0).checkpoint
+
+
+def test_missing_shard(cluster, tmp_path, sums):
+    model = shard(cluster, tmp_path, sums)
+    gone = sorted(model.glob("model-00002-of-*.safetensors"))[0]
+    gone.unlink()
+    message = refused(cluster, tmp_path, "--model-name", model, "--train-path", sums.train)
+    assert gone.name in message and str(model) in message
+
+
+def test_truncated_safetensors(cluster, tmp_path, sums, broken):
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
+    assert str(weights) in message and "cut short" in message
+
+
+def test_weights_of_another_shape(cluster, tmp_path, sums, broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(dict(config, intermediate_size=128)))
+    message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
+    assert "mlp" in message and "128" in message and "256" in message
+
+
+def test_dataset_row_with_a_missing_field(cluster, tmp_path, sums):
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"question": "1+1", "context": "", "answer": "2"}\n\n{"question": "1+2", "context": ""}\n')
+    message = refused(cluster, tmp_path, "--model-name", sums.model, "--train-path", data, "--prompt-type", 3)
+    assert f"{data}:3" in message and "row 2" in message and "answer" in message
+
+    result = cluster.drive("dataset", "create", "--dataset-path", data, "--prompt-type", 3, "--output-dir", tmp_path / "made")
+    assert result.returncode != 0 and f"{data}:3" in result.stderr and "answer" in result.stderr and not (tmp_path / "made").exists()
+
+
+def test_dataset_row_that_is_no_json(cluster, tmp_path, sums):
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"input": "one"}\n{"input": "two"\n')
+    message = refused(cluster, tmp_path, "--model-name", sums.model, "--train-path", sums.train, "--test-path", data)
+    assert f"{data}:2" in message
+
+
+def test_more_workers_than_gpus_stay_pending_until_the_start_timeout(cluster, tmp_path, sums):
+    run = cluster.finetune(tmp_path, *sums.flags(test=False), "--mx", "no", "--start-timeout", 3, ranks=5, check=False)
+    print("\n" + run.stdout.splitlines()[-1] + "\n" + run.stderr.strip())
+    assert run.returncode != 0
+    waiting = [line for line in run.stdout.splitlines() if line.startswith("waiting for 5 workers to be placed")]
+    lines = run.stderr.strip().splitlines()
+    assert waiting and len(lines) == 1 and lines[0].startswith("error: ") and "--start-timeout" in lines[0]
+    for text in (waiting[0], lines[0]):
+        # What is missing, and where it is: three nodes have a GPU each, the head has none.
+        assert "GPU" in text and "5" in text and "3" in text, text
+    assert "rank 0:" not in run.stdout
+    assert not run.output_dir.exists() or not any(run.output_dir.iterdir())
+
+    # The GPUs are free again.
+    (tmp_path / "after").mkdir()
+    after = cluster.finetune(tmp_path / "after", *sums.flags(test=False), "--mx", "no", "--as-test", "--ctx-len", 48, "--sample-prompts", 0, ranks=3)
+    assert len(after.losses) == 1
+
+
+def test_rank_0_that_no_node_can_hold_names_the_resource(cluster, tmp_path, sums):
+    run = cluster.finetune(tmp_path, *sums.flags(test=False), "--mx", "no", "--start-timeout", 3, "--trainer-resources", '{"huge_cpu_mem": 1}',
+                           ranks=2, check=False)
+    print("\n" + run.stderr.strip())
+    assert run.returncode != 0 and "huge_cpu_mem" in run.stderr and "rank 0:" not in run.stdout
+
+
+def test_a_missing_model_names_its_folder(cluster, tmp_path, sums):
+    message = refused(cluster, tmp_path, "--model-name", tmp_path / "nothing", "--train-path", sums.train)
+    assert str(tmp_path / "nothing") in message
+
+
+def test_a_model_that_a_node_lacks_names_the_node(cluster, tmp_path, sums, broken):
+    """The run waits for a node to join; by then the model is gone from where that node looks."""
+    with cluster.start_finetune(tmp_path, "--model-name", broken, "--train-path", sums.train, "--resources-per-worker", '{"late": 1}', ranks=2) as run:
+        run.read_until("waiting for 2 workers to be placed")
+        shutil.rmtree(broken)
+        with cluster.node("late-node", "--num-gpus", "0", "--resources", '{"late": 2}'):
+            out, error = run.communicate(timeout=60)
+    print("\n" + error.strip())
+    lines = error.strip().splitlines()
+    assert run.returncode != 0 and "rank 0:    node late-node" in out
+    assert len(lines) == 1 and lines[0].startswith("error: rank ") and "node late-node" in lines[0] and str(broken) in lines[0]
+    assert "threw" not in lines[0] and not any((tmp_path / "out").iterdir())
+
+
+def test_relative_paths_are_those_of_the_driver(cluster, tmp_path, sums):
+    shutil.copytree(sums.model, tmp_path / "model")
+    shutil.copy(sums.train, tmp_path / "rows.jsonl")
+    result = cluster.drive("finetune", "--model-name", "./model/", "--train-path", "rows.jsonl", "--output-dir", "runs/first/", "--mx", "no", "--ctx-len", 48,
+                           "--as-test", "--num-checkpoints-to-keep", 1, "--num-devices", 2, "--threads", 1, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert f"\ncheckpoint: {tmp_path}/runs/first/epoch-1\n" in result.stdout
+    assert (tmp_path / "runs" / "first" / "epoch-1" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--device", "tpu"], ["--device", "tpu", "cpu"]),
+    (["--zero-stage", "4"], ["stage", "4"]),
+    (["--num-epochs", "0"], ["--num-epochs", "0"]),
+    (["--test-path", "/no/such/rows.jsonl"], ["--test-path", "/no/such/rows.jsonl"]),
+    (["--mx", "fp16"], ["fp16", "bf16"]),
+    (["--trainer-resources", "lots"], ["--trainer-resources", "lots"]),
+])
+def test_flags_out_of_range(cluster, tmp_path, sums, flags, words):
+    message = cluster.drive("finetune", "--model-name", sums.model, "--train-path", sums.train, "--output-dir", tmp_path / "out", *flags)
+    assert message.returncode != 0
+    assert len(message.stderr.strip().splitlines()) == 1, message.stderr
+    for word in words:
+        assert word in message.stderr, message.stderr
+    assert not (tmp_path / "out").exists()

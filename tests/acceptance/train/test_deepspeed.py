@@ -1,0 +1,75 @@
+"""DeepSpeed files as the recipes have them."""
+
+import json
+import re
+
+import pytest
+import torch
+
+import reference
+
+ZERO_7B_13B = {
+    "stage": 3, "offload_optimizer": {"device": "none"}, "offload_param": {"device": "none"}, "overlap_comm": True, "contiguous_gradients": True,
+    "sub_group_size": 1e9, "reduce_bucket_size": 5e8, "stage3_prefetch_bucket_size": 5e8, "stage3_param_persistence_threshold": 1e6,
+    "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9, "stage3_gather_16bit_weights_on_model_save": True,
+    "round_robin_gradients": True}
+ZERO_70B = {
+    "stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": False}, "overlap_comm": True, "contiguous_gradients": True,
+    "round_robin_gradients": True, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+    "stage3_param_persistence_threshold": "auto", "gather_16bit_weights_on_model_save": True}
+REST = {"gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "steps_per_print": 10, "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto", "wall_clock_breakdown": False}
+DS_7B_13B = {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": ZERO_7B_13B, **REST}
+DS_70B = {"fp16": {"enabled": False}, "bf16": {"enabled": True}, "zero_optimization": ZERO_70B, **REST}
+
+
+def write(folder, config):
+    path = folder / "ds.json"
+    # Numbers as the recipes' files spell them: 5e8, not 500000000.0.
+    path.write_text(json.dumps(config, indent=2).replace("500000000.0", "5e8").replace("1000000000.0", "1e9").replace("1000000.0", "1e6"))
+    assert "e8" in path.read_text() or config is not DS_7B_13B
+    return path
+
+
+@pytest.mark.parametrize("config, mx", [(DS_7B_13B, "bf16"), (DS_70B, None)], ids=["ds_7b_13b", "ds_70b"])
+def test_the_recipes_configs_train(cluster, tmp_path, sums, config, mx):
+    run = cluster.finetune(tmp_path, *sums.flags(test=False), "-dc", write(tmp_path, config), "-bs", 4, "-lr", 1e-3, "--ctx-len", 48, "--max-steps", 3,
+                           "--sample-prompts", 0, *(["--mx", mx] if mx else []), ranks=2)
+    assert len(run.losses) == 3 and (run.checkpoint / "model.safetensors").exists()
+    assert "ZeRO-3, bf16" in run.stdout
+    for line in (r"train_batch_size +8 ", r"train_micro_batch_size_per_gpu +4 ", r"zero_optimization\.stage +3 +file"):
+        assert re.search(rf"^  {line}", run.stdout, re.M), line
+
+
+def test_values_of_the_file_are_used_and_flags_win(cluster, tmp_path, sums):
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 0.25,
+              "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "betas": [0.8, 0.95], "eps": 1e-7, "weight_decay": 0.1}},
+              "zero_optimization": {"stage": 2}}
+    run = cluster.finetune(tmp_path, *sums.flags(test=False), "-dc", write(tmp_path, config), "--mx", "no", "--lr-scheduler", "constant",
+                           "--warmup-steps", 0, "--recipe-parity", "--ctx-len", 16, "--max-steps", 4, "--weight-decay", 0.0, "--sample-prompts", 0, ranks=2)
+    assert run.learning_rates == [2e-3] * 4
+    assert [row["target_tokens"] for row in run.metrics if "loss" in row] == [2 * 2 * 2 * 15] * 4
+
+    model = reference.load_model(sums.model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.8, 0.95), eps=1e-7, weight_decay=0.0, foreach=False)
+    losses = []
+    for ids, mask in reference.padded_batches(sums.model, sums.rows(), ctx_len=16, rows_per_step=8, steps=4):
+        loss = model(input_ids=ids, attention_mask=mask, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert reference.relative(run.losses, losses) <= 1e-5
+
+
+def test_batch_sizes_that_do_not_multiply_out_are_refused_before_an_actor_starts(cluster, tmp_path, sums):
+    config = dict(DS_7B_13B, train_batch_size=32, train_micro_batch_size_per_gpu=5, gradient_accumulation_steps=2)
+    run = cluster.finetune(tmp_path, *sums.flags(test=False), "-dc", write(tmp_path, config), ranks=3, check=False)
+    assert run.returncode != 0 and "rank 0" not in run.stdout
+    print("\n" + run.stderr)
+    message = run.stderr.strip()
+    assert message.startswith("error: ") and "\n" not in message
+    for number in ("32", "5", "2", "3", "train_batch_size", "train_micro_batch_size_per_gpu"):
+        assert number in message, number
+    assert not run.output_dir.exists()

