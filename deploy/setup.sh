@@ -107,6 +107,10 @@ build_web_page() {
   fi
   ( cd "$web"
     export PATH=$path
+    # The Node.js of pip trusts only its own authorities: add the system's, as Debian's Node.js has them.
+    if [ -z "${NODE_EXTRA_CA_CERTS:-}" ] && [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+      export NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt
+    fi
     quietly "npm ci" npm ci --no-audit --no-fund
     quietly "npm run build" npm run build )
   touch "$stamp"
