@@ -22,8 +22,10 @@ def our_logits(folder, path, ids, dtype="fp32"):
 def check_tokenizer(checkpoint, texts, folder):
     """Our ids are those of the checkpoint's tokenizer in transformers: equal ids give equal logits, bit for bit."""
     tokenizer = reference.load_tokenizer(checkpoint)
+    auto = transformers.AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     for text in texts:
         ids = tokenizer(text).input_ids
+        assert auto(text).input_ids == ids, type(auto)
         by_text, by_ids = folder / "text.safetensors", folder / "ids.safetensors"
         told = verb("generate", "--model", checkpoint, "--prompt", text, "--logits", by_text, "--max-new-tokens", 8, "--threads", 1)
         counted = verb("generate", "--model", checkpoint, "--ids", json.dumps(ids), "--logits", by_ids, "--max-new-tokens", 8, "--threads", 1)
