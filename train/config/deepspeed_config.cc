@@ -291,7 +291,6 @@ class Resolver {
 
   void ResolveBatch() {
     const int64_t world = std::max<int64_t>(1, context_.world_size);
-    Settings().world_size = world;
     BatchPart total = Part("train_batch_size", std::nullopt, "");
     BatchPart micro = Part("train_micro_batch_size_per_gpu", flags_.micro_batch_size, "--batch-size-per-device");
     BatchPart accumulation = Part("gradient_accumulation_steps", flags_.gradient_accumulation_steps, "--grad-accum");
@@ -403,35 +402,22 @@ class Resolver {
       if (*old) given_["zero_optimization.offload_param.device"] = "cpu";
     }
     ResolveOffload();
-
-    bool overlap = Pick<bool>("zero_optimization.overlap_comm", std::nullopt, "", true);
-    Settings().overlap_communication = overlap;
   }
 
   void ResolveOffload() {
     constexpr std::string_view kDevice = "zero_optimization.offload_optimizer.device";
     std::string file = GivenAs<std::string>(kDevice).value_or("none");
-    OffloadDevice device = OffloadDevice::kNone;
-    if (file == "cpu") device = OffloadDevice::kCpu;
-    else if (file == "nvme") {
+    if (file == "nvme") {
       Row(kDevice, "nvme", "file", "set it to \"cpu\"", ValueUse::kRefused);
-      Error("\"{}\" is \"nvme\": optimizer state can be offloaded to host memory only; set it to \"cpu\"", kDevice);
+      Error("\"{}\" is \"nvme\": optimizer state can lie in host memory only; set it to \"cpu\"", kDevice);
       return;
-    } else if (file != "none") {
+    }
+    if (file != "none" && file != "cpu") {
       Error("\"{}\" is \"{}\": it must be \"none\" or \"cpu\"", kDevice, file);
       return;
     }
-    std::string source = given_.contains(kDevice) ? (IsAuto(kDevice) ? "auto" : "file") : "default";
-    std::string note;
-    if (flags_.offload) {
-      if (Given(kDevice) != nullptr && *flags_.offload != device) note = fmt::format("overrides \"{}\" of the file", file);
-      device = *flags_.offload;
-      source = "flag --offload";
-    }
-    Settings().offload_optimizer = device;
-    Row(kDevice, device == OffloadDevice::kCpu ? "cpu" : "none", std::move(source), std::move(note));
-    if (device == OffloadDevice::kCpu && Settings().zero_stage == 0) {
-      Error("\"{}\" is \"cpu\" with stage 0: only sharded optimizer state is offloaded; use stage 1, 2 or 3", kDevice);
+    if (given_.contains(kDevice)) {
+      Row(kDevice, file, IsAuto(kDevice) ? "auto" : "file", std::string(FindKey(kDevice)->note), ValueUse::kIgnored);
     }
 
     constexpr std::string_view kParam = "zero_optimization.offload_param.device";
@@ -518,7 +504,7 @@ class Resolver {
     LrScheduleConfig& schedule = Settings().schedule;
     schedule = LrScheduleConfig{};
     schedule.lr = lr_;
-    schedule.world_size = Settings().world_size;
+    schedule.world_size = std::max<int64_t>(1, context_.world_size);
     schedule.total_steps = context_.total_steps;
     std::optional<std::string> type = GivenAs<std::string>("scheduler.type");
     if (!type && std::any_of(given_.begin(), given_.end(), [](const auto& entry) { return entry.first.starts_with("scheduler.params."); })) {
@@ -616,9 +602,6 @@ class Resolver {
     if (!(settings.gradient_clipping >= 0.0) || !std::isfinite(settings.gradient_clipping)) {
       Error("\"gradient_clipping\" is {}: it must be 0 (off) or more", settings.gradient_clipping);
     }
-    settings.steps_per_print = Pick<int64_t>("steps_per_print", std::nullopt, "", settings.steps_per_print);
-    if (settings.steps_per_print <= 0) Error("\"steps_per_print\" is {}: it must be 1 or more", settings.steps_per_print);
-    settings.wall_clock_breakdown = Pick<bool>("wall_clock_breakdown", std::nullopt, "", settings.wall_clock_breakdown);
     std::string op = GivenAs<std::string>("gradient_allreduce_op").value_or("mean");
     if (op != "mean") {
       Row("gradient_allreduce_op", op, "file", "set it to \"mean\"", ValueUse::kRefused);
@@ -680,10 +663,10 @@ absl::StatusOr<Precision> PrecisionFromName(std::string_view name) {
     return InvalidArgument("training in fp16 needs loss scaling and loses small gradients, and is not supported: use --mx bf16, or --mx no for fp32");
   }
   if (lower == "fp8") return InvalidArgument("training in fp8 is not supported: use --mx bf16, or --mx no for fp32");
-  return InvalidArgument("precision \"{}\" is not known: accepted are bf16 and no (fp32)", name);
+  return InvalidArgument("precision \"{}\" is not known: accepted are bf16 and fp32 (or no)", name);
 }
 
-std::string_view PrecisionName(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "no"; }
+std::string_view PrecisionName(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "fp32"; }
 
 std::string SettingsReport::ToText() const {
   size_t key_width = 3, value_width = 5, source_width = 4;

@@ -17,11 +17,9 @@ namespace argosy::train {
 
 enum class Precision { kFp32, kBf16 };
 
-enum class OffloadDevice { kNone, kCpu };
-
 // "no" or "fp32", "bf16". "fp16" and "fp8" are refused by name, with the way out.
 absl::StatusOr<Precision> PrecisionFromName(std::string_view name);
-std::string_view PrecisionName(Precision precision);
+std::string_view PrecisionName(Precision precision);  // "fp32" or "bf16"
 
 // Flags that the user gave; what was not given is not set. A given flag wins over the file, and the report says so.
 struct CommandLineSettings {
@@ -39,7 +37,6 @@ struct CommandLineSettings {
   std::optional<double> warmup_ratio;                  // --warmup-ratio
   std::optional<double> min_lr;                        // --min-lr
   std::optional<int> zero_stage;                       // --zero-stage
-  std::optional<OffloadDevice> offload;                // --offload
 };
 
 // What the file's values are resolved against.
@@ -57,7 +54,6 @@ struct TrainSettings {
   int64_t train_batch_size = 16;  // rows an optimizer step, all ranks together
   int64_t micro_batch_size = 16;  // rows a rank and micro-batch
   int64_t gradient_accumulation_steps = 1;
-  int64_t world_size = 1;
 
   Precision precision = Precision::kBf16;
   LrScheduleConfig schedule;  // schedule.lr is the optimizer's lr; schedule.total_steps may still be 0
@@ -68,10 +64,6 @@ struct TrainSettings {
   double gradient_clipping = 1.0;  // 0 = off
 
   int zero_stage = 3;
-  OffloadDevice offload_optimizer = OffloadDevice::kNone;
-  bool overlap_communication = true;
-  int64_t steps_per_print = 10;
-  bool wall_clock_breakdown = false;
 };
 
 enum class ValueUse { kHonoured, kIgnored, kRefused };

@@ -29,7 +29,6 @@ struct Flags {
   std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", hf_token;
   int prompt_type = 1;
   double start_timeout = 0;
-  bool no_grad_ckpt = false;
 };
 
 }  // namespace
@@ -93,7 +92,7 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--start-timeout", flags->start_timeout, "Seconds that the workers may wait to be placed; 0: without end");
   finetune->add_option("--metrics-path", o.metrics_path, "JSON lines of every step and epoch");
   finetune->add_flag("--print-schedule", o.print_schedule, "Print the lines of one training step");
-  finetune->add_flag("--no-grad-ckpt", flags->no_grad_ckpt, "Taken for compatibility: activations are recomputed in any case");
+  finetune->add_flag("!--no-grad-ckpt", o.recompute, "Keep activations instead of computing layers again; ZeRO-3 always computes them again");
   finetune->add_option("--hf-token", flags->hf_token, "Taken for compatibility: models are read from folders (-hft)");
 
   finetune->callback([flags, process] {

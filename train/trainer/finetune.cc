@@ -141,7 +141,10 @@ class Run {
     if (train_.cut + train_.dropped > 0) Say("           {} rows were cut and {} dropped at {} tokens", train_.cut, train_.dropped, spec_.batch.ctx_len);
     Say("run:       {} ranks x {} rows x {} micro-batches = {} rows a step, {} steps in {} epochs, ZeRO-{}, {}, device {}",
         options_.scaling.num_workers, settings_.micro_batch_size, settings_.gradient_accumulation_steps, settings_.train_batch_size,
-        total_steps_, epochs_, settings_.zero_stage, settings_.precision == Precision::kBf16 ? "bf16" : "fp32", options_.device);
+        total_steps_, epochs_, settings_.zero_stage, PrecisionName(settings_.precision), options_.device);
+    if (!options_.recompute && settings_.zero_stage == 3) {
+      Say("           --no-grad-ckpt: ZeRO-3 computes layers again all the same, because kept activations would hold gathered weights");
+    }
     Say("\n{}", report.ToText());
     return absl::OkStatus();
   }
@@ -166,7 +169,8 @@ class Run {
     save_dtype_ = options_.save_dtype.empty() ? dtype : options_.save_dtype == "bf16" ? DType::kBF16 : DType::kF32;
     spec_.engine = {.zero_stage = settings_.zero_stage, .dtype = dtype, .adam_beta1 = settings_.adam_beta1,
                     .adam_beta2 = settings_.adam_beta2, .adam_eps = settings_.adam_eps, .weight_decay = settings_.weight_decay,
-                    .decay_vectors = !options_.no_decay_1d, .max_grad_norm = settings_.gradient_clipping};
+                    .decay_vectors = !options_.no_decay_1d, .max_grad_norm = settings_.gradient_clipping,
+                    .recompute = options_.recompute};
     spec_.schedule = settings_.schedule;
     spec_.run_id = "finetune-" + TaskId::Random().Short();
   }

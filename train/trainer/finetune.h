@@ -48,6 +48,7 @@ struct FinetuneOptions {
   bool recipe_parity = false;
   uint64_t seed = 42;
   bool no_decay_1d = false;
+  bool recompute = true;            // of a layer in its backward; false: activations are kept (stage 3 recomputes all the same)
   bool random_weights = false;
   std::string device = "cpu";
   int32_t threads = 0;              // torch threads a rank; 0: the node's CPUs by its ranks

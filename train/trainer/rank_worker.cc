@@ -136,7 +136,7 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
   EngineOptions options{.zero_stage = engine.zero_stage, .dtype = engine.dtype,
                         .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
                         .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
-                        .max_grad_norm = engine.max_grad_norm, .threads = engine.threads};
+                        .max_grad_norm = engine.max_grad_norm, .recompute = engine.recompute, .threads = engine.threads};
   s.engine = s.ValueOrAbort(Engine::Create(s.config, loaded->source(), s.group.get(), options));
   spdlog::info("rank {} of {}: {} parameters, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
                s.engine->StateBytes(), SecondsSince(begin));

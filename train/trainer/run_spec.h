@@ -32,6 +32,7 @@ struct EngineSpec {
   double weight_decay = 0;
   bool decay_vectors = true;
   double max_grad_norm = 1.0;
+  bool recompute = true;        // of a layer in its backward, instead of keeping its activations
   int32_t threads = 1;          // torch threads of a rank; 0: the node's cores shared by its ranks
 };
 
