@@ -1,5 +1,6 @@
 // Tasks, calls and constructors that this process runs for others.
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -132,7 +133,7 @@ void Core::OnBecomeActor(wire::Call call) {
     incarnation_ = message->incarnation;
     gpu_ids_ = message->gpu_ids;
   }
-  max_concurrency_ = std::max(1, message->spec.max_concurrency);
+  max_concurrency_ = std::clamp(message->spec.max_concurrency, 1, kActorConcurrencyMax);
   auto execution = std::make_shared<Execution>();
   execution->kind = Execution::kConstructor;
   execution->spec.task = TaskId::Random();

@@ -10,6 +10,9 @@
 
 namespace argosy::worker {
 
+// Each concurrent call of an actor has a thread.
+inline constexpr int kActorConcurrencyMax = 1000;
+
 // One task, call or constructor that this process was asked to run.
 struct Execution {
   enum Kind { kTask, kCall, kConstructor };
