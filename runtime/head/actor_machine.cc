@@ -160,6 +160,7 @@ void ActorMachine::On(const ActorStarted& event, Context& context) {
   record.state = ActorState::kAlive;
   record.worker = event.worker;
   record.death_reason.clear();
+  actor->refusals = 0;
   // What only placing needed is free again.
   ResourceSet running;
   if (auto parsed = ResourceSet::FromMap(record.running_resources); parsed.ok()) running = *parsed;
@@ -180,7 +181,7 @@ void ActorMachine::On(const ActorEnded& event, Context& context) {
   Leave(*actor, true, context);
   if (event.retry_elsewhere) {
     context.effects.push_back(ActorChanged{event.actor});
-    context.effects.push_back(WantActorNode{event.actor});
+    context.effects.push_back(WantActorNode{event.actor, ++actor->refusals});
     return;
   }
   actor->record.constructor_failed = event.constructor_failed;

@@ -57,7 +57,7 @@ struct ActorOwnerDied { WorkerId worker; std::string reason; };
 using ActorEvent = std::variant<ActorCreated, ActorPlaced, ActorStarted, ActorEnded, ActorKilled, ActorUnplaceable, ActorNodeLost,
                                 ActorNodeRejoined, ActorJobEnded, ActorOwnerDied>;
 
-struct WantActorNode { ActorId actor; };
+struct WantActorNode { ActorId actor; uint32_t refusals = 0; };   // refusals: how many nodes in a row had no room
 struct DropActorNode { ActorId actor; };
 struct SendStartActor { NodeId node; ActorId actor; uint64_t incarnation = 0; };
 struct SendStopActor { NodeId node; ActorId actor; uint64_t incarnation = 0; bool no_restart = false; std::string reason; };
@@ -100,6 +100,7 @@ class ActorMachine {
     ActorRecord record;
     std::optional<scheduler::BundleKey> bundle;
     ResourceSet taken;             // from the view, for this incarnation
+    uint32_t refusals = 0;         // by nodes in a row, since it last ran
   };
   struct Context { std::vector<ActorEffect> effects; };
 

@@ -12,6 +12,7 @@ namespace {
 
 // After a node refused, its own report of what is free is on the way (at most 20 ms behind).
 constexpr absl::Duration kRefusedDelay = absl::Milliseconds(25);
+constexpr absl::Duration kRefusedDelayMax = absl::Seconds(1);
 
 template <class... F>
 struct Overloaded : F... { using F::operator()...; };
@@ -182,7 +183,8 @@ void HeadCore::Run(std::vector<ActorEffect> effects) {
                               std::move(*demand)};
               if (actor->start_timeout_seconds > 0) entry.deadline = Now() + absl::Seconds(actor->start_timeout_seconds);
               if (actor->incarnation > 0) {
-                placement_.AddLater(std::move(entry), Now() + kRefusedDelay);
+                // A node that goes on refusing what the view says it has room for is asked less and less often.
+                placement_.AddLater(std::move(entry), Now() + std::min(kRefusedDelayMax, kRefusedDelay * (1u << std::min(e.refusals, 10u))));
               } else if (absl::Status added = placement_.Add(std::move(entry), Now()); !added.ok()) {
                 StepActors(ActorUnplaceable{e.actor, Message(added)});
               }

@@ -109,6 +109,22 @@ TEST_CASE("ActorMachine: a refused start is placed again and is no restart") {
   CHECK(actors.Find(kActor)->restarts == 0);
 }
 
+TEST_CASE("ActorMachine: refusals are counted until a start succeeds, so that a node is not asked in a hot loop") {
+  ActorMachine actors;
+  actors.Step(ActorCreated{Spec()});
+  for (uint64_t attempt = 1; attempt <= 3; ++attempt) {
+    Place(actors);
+    auto effects = actors.Step(ActorEnded{kActor, attempt, "no room", true});
+    REQUIRE(Find<WantActorNode>(effects));
+    CHECK(Find<WantActorNode>(effects)->refusals == attempt);
+  }
+  Place(actors);
+  actors.Step(ActorStarted{kActor, 4, {}});
+  auto effects = actors.Step(ActorEnded{kActor, 4, "no room", true});
+  REQUIRE(Find<WantActorNode>(effects));
+  CHECK(Find<WantActorNode>(effects)->refusals == 1);
+}
+
 TEST_CASE("ActorMachine: a lost node restarts what ran there and places again what was only starting") {
   ActorMachine actors = Alive(0);
   actors.Step(ActorNodeLost{kNode, "n1", "no heartbeat for 10.0 s"});

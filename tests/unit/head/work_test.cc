@@ -191,6 +191,26 @@ TEST_CASE("Head: a named actor is created once, resolved when alive, restarted a
   CHECK(Resolve(head, id, 3, 15).state() == v1::ActorInfo::DEAD);
 }
 
+TEST_CASE("Head: an actor that fits no node waits with the reason, is sent nowhere, and starts on a node that joins later") {
+  TestHead head;
+  TestNode small(head, "small", {{"CPU", 1}});
+  small.Expect(Kind::kRegistered);
+  ActorId id = ActorId::Random();
+  v1::CreateActorRequest create;
+  *create.mutable_spec() = Spec(id, "");
+  (*create.mutable_spec()->mutable_placement()->mutable_resources())["CPU"] = 64;
+  head.Call(head.cluster, &Cluster::CreateActor, create);
+  v1::ActorInfo info = Resolve(head, id, 1, 0.3);
+  CHECK(info.state() == v1::ActorInfo::PENDING);
+  INFO(info.pending_reason());
+  CHECK(info.pending_reason().find("CPU: 64") != std::string::npos);
+  CHECK_FALSE(small.Has(Kind::kStartActor));
+  TestNode large(head, "large", {{"CPU", 64}});
+  StartOn(large, Bytes(WorkerId::FromNumber(5)));
+  CHECK(Resolve(head, id, 1, 15).state() == v1::ActorInfo::ALIVE);
+  CHECK_FALSE(small.Has(Kind::kStartActor));
+}
+
 TEST_CASE("Head: a detached actor is known after a restart and its node's word keeps it alive") {
   TestHead head;
   NodeId node_id = NodeId::Random();
