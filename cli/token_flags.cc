@@ -10,7 +10,7 @@ namespace argosy::cli {
 
 void AddTokenFlags(CLI::App& command, TokenFlags& flags) {
   command.add_option("--token-file", flags.file, "File with the cluster token (default: ARGOSY_AUTH_TOKEN, else ~/.argosy/token)");
-  command.add_option("--auth", flags.auth, "token, or none: anyone who reaches the ports controls the cluster")->capture_default_str();
+  command.add_option("--auth", flags.auth, "token, or none: anyone who reaches the ports controls the cluster; on loopback only")->capture_default_str();
   command.add_option("--token-fd", flags.fd)->group("");
 }
 
