@@ -82,7 +82,6 @@ void Throw(const wire::ErrorInfo& error) {
     case wire::ErrorInfo::kWorkerDied: throw WorkerDiedError(text);
     case wire::ErrorInfo::kRuntime: throw RuntimeError(text);
     case wire::ErrorInfo::kActorUnavailable: throw ActorUnavailableError(text);
-    case wire::ErrorInfo::kPendingCallsFull: throw PendingCallsFullError(text);
   }
   throw RuntimeError(text);
 }

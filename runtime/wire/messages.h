@@ -89,7 +89,7 @@ struct CodePackage {
 struct ErrorInfo {
   enum Kind : uint8_t {
     kTask = 0, kActorDied = 1, kObjectLost = 2, kOwnerDied = 3, kOutOfMemory = 4, kCancelled = 5, kUnschedulable = 6,
-    kWorkerDied = 7, kRuntime = 8, kActorUnavailable = 9, kPendingCallsFull = 10,
+    kWorkerDied = 7, kRuntime = 8, kActorUnavailable = 9,
   };
   Kind kind = kTask;
   std::string message;

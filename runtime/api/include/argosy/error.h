@@ -44,8 +44,6 @@ class GetTimeoutError : public Error { public: using Error::Error; };
 class CancelledError : public Error { public: using Error::Error; };
 // No node can run it, or none could before its deadline; the text is the scheduler's explanation.
 class UnschedulableError : public Error { public: using Error::Error; };
-// Too many unanswered calls, and the options ask for an error instead of waiting.
-class PendingCallsFullError : public Error { public: using Error::Error; };
 // A name, key or actor that is not there.
 class NotFoundError : public Error { public: using Error::Error; };
 // The runtime could not do what was asked: no cluster, a bad option, a value that cannot be encoded.
