@@ -43,23 +43,8 @@ else
 fi
 argosy status
 
-step "data and base model"
-mkdir -p "$RUN_DIR"
-argosy dataset create --kind arithmetic --prompt-type 3 --test-split 0.1 --output-dir "$RUN_DIR/data"
-argosy model init --preset nano --train-text "$RUN_DIR/data/train.jsonl" --special-token-path "$RUN_DIR/data/tokens.json" \
-  --output-dir "$RUN_DIR/base-model"
-step_done
-
-step "fine-tuning, as a job: three ranks, one a GPU slot, rank 0 on the node with large_cpu_mem"
-rm -f "$RUN_DIR/metrics.jsonl"
-argosy job submit -- argosy finetune \
-  --model-name "$RUN_DIR/base-model" --output-dir "$RUN_DIR/checkpoints" \
-  --train-path "$RUN_DIR/data/train.jsonl" --test-path "$RUN_DIR/data/test.jsonl" \
-  --special-token-path "$RUN_DIR/data/tokens.json" --answer-marker '<START_A>' \
-  --num-devices 3 --device cpu --trainer-resources '{"large_cpu_mem": 0.01}' \
-  --zero-stage 3 --mx no --ctx-len 48 --batch-size-per-device 8 --num-epochs 20 --lr 5e-3 --lr-scheduler cosine \
-  --warmup-steps 20 --weight-decay 0.01 \
-  --num-checkpoints-to-keep 2 --exact-rows 500 --max-new-tokens 8 --metrics-path "$RUN_DIR/metrics.jsonl"
+step "data, base model, and fine-tuning as a job: three ranks, one a GPU slot, rank 0 on the node with large_cpu_mem"
+"$ARGOSY_ROOT/deploy/main_job.sh" "$RUN_DIR"
 step_done
 
 checkpoint=$(ls -d "$RUN_DIR"/checkpoints/epoch-* | sort -V | tail -n 1)
