@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/rpc/utf8.h"
+
 namespace argosy::dashboard {
 namespace asio = boost::asio;
 namespace {
@@ -31,6 +33,7 @@ HeadClient::HeadClient(asio::io_context& loop, std::shared_ptr<grpc::Channel> ch
 template <class T, class Request, class Start>
 HeadClient::Reply<T> HeadClient::Call(Request request, Start start) {
   if (cancelled_) co_return absl::CancelledError("the dashboard server is stopping");
+  if (absl::Status good = rpc::CheckUtf8(request); !good.ok()) co_return good;
   auto state = std::make_shared<CallState<Request, T>>(loop_);
   state->request = std::move(request);
   state->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/head/head_codec.h"
+#include "runtime/rpc/utf8.h"
 #include "runtime/rpc/version.h"
 #include "spdlog/spdlog.h"
 
@@ -106,6 +107,7 @@ class NodeStream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Hea
     writing_ = true;
     current_ = std::move(outgoing_.front());
     outgoing_.pop_front();
+    rpc::MakeUtf8(current_);
     StartWrite(&current_);
   }
 

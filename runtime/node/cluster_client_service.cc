@@ -16,6 +16,7 @@
 #include "runtime/node/node_codec.h"
 #include "runtime/rpc/channel.h"
 #include "runtime/rpc/status.h"
+#include "runtime/rpc/utf8.h"
 
 namespace argosy::node {
 namespace {
@@ -130,6 +131,7 @@ void ClusterClient::Call(Method method, Request request, Retry retry, std::funct
     }
   };
 
+  if (absl::Status good = rpc::CheckUtf8(request); !good.ok()) return done(good);
   size_t under_way;
   {
     std::lock_guard lock(calls_->mutex);

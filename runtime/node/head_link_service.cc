@@ -14,6 +14,7 @@
 #include "runtime/node/node_codec.h"
 #include "runtime/rpc/channel.h"
 #include "runtime/rpc/status.h"
+#include "runtime/rpc/utf8.h"
 
 namespace argosy::node {
 
@@ -47,6 +48,7 @@ class HeadLink::Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v
   }
   // The loop's.
   void Send(v1::NodeMessage message) {
+    rpc::MakeUtf8(message);   // an exception's text or a program's arguments must not cost the stream
     std::lock_guard lock(mutex_);
     if (write_failed_) return;
     out_.push_back(std::move(message));

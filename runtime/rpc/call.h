@@ -22,6 +22,7 @@
 #include "runtime/async/loop.h"
 #include "runtime/base/token.h"
 #include "runtime/rpc/status.h"
+#include "runtime/rpc/utf8.h"
 
 namespace argosy::rpc {
 
@@ -70,6 +71,7 @@ class Answer {
   void Ok(Fill&& fill) const {
     if (state_->answered) return;
     fill(*reply_);
+    MakeUtf8(*reply_);
     state_->Finish(absl::OkStatus());
   }
   void Ok() const { state_->Finish(absl::OkStatus()); }
