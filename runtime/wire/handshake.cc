@@ -51,6 +51,8 @@ absl::StatusOr<std::vector<std::string>> HandshakeMachine::OnBody(std::string_vi
   absl::StatusOr<HandshakeBody> decoded = Decode<HandshakeBody>(body);
   if (!decoded.ok()) return Annotate(decoded.status(), "the peer does not speak Argosy's protocol");
   if (auto* rejected = std::get_if<Rejected>(&*decoded)) {
+    // A refusal with the code of success would be no error at all.
+    if (rejected->code == 0) return absl::UnknownError(ToAbsl("refused by the peer: " + rejected->message));
     return absl::Status(static_cast<absl::StatusCode>(rejected->code), ToAbsl("refused by the peer: " + rejected->message));
   }
   if (auto* hello = std::get_if<Hello>(&*decoded); hello != nullptr && !got_hello_) return OnHello(std::move(*hello));

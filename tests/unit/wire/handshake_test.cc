@@ -69,6 +69,16 @@ TEST_CASE("HandshakeMachine: a client that does not check its server is still re
   CHECK_FALSE(server.done());
 }
 
+TEST_CASE("HandshakeMachine: a refusal is an error whatever its code says") {
+  for (int32_t code : {0, 7, -1, 1'000'000}) {
+    HandshakeMachine server(Side(false, "secret"));
+    absl::Status status = server.OnBody(Encode(HandshakeBody(Rejected{code, "no"}))).status();
+    CHECK_FALSE(status.ok());
+    CHECK(Message(status).find("refused by the peer: no") != std::string::npos);
+    CHECK_FALSE(server.done());
+  }
+}
+
 TEST_CASE("HandshakeMachine: another protocol version is refused with both versions named") {
   HandshakeMachine::Options newer = Side(true, "secret");
   newer.major = 9;
