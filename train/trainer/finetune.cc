@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 
@@ -14,7 +15,6 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
-#include "train/checkpoint/checkpoint_writer.h"
 #include "train/data/dataset.h"
 #include "train/tokenizer/tokenizer.h"
 #include "train/trainer/model_source.h"
@@ -61,7 +61,7 @@ class Run {
     ARGOSY_RETURN_IF_ERROR(Load());
     if (options_.eval_first && eval_.size() > 0) ARGOSY_RETURN_IF_ERROR(EvaluateBase());
     if (options_.sample_prompts > 0 && !held_out_.empty() && !options_.random_weights) {
-      ARGOSY_ASSIGN_OR_RETURN(base_answers_, Answer(options_.model_directory, SampleCount()));
+      ARGOSY_ASSIGN_OR_RETURN(base_answers_, Answer(options_.model_directory, base_vocab_size_, SampleCount()));
     }
     for (int64_t epoch = 0; epoch < epochs_; ++epoch) {
       ARGOSY_RETURN_IF_ERROR(TrainEpoch(epoch));
@@ -130,9 +130,8 @@ class Run {
     if (settings_.schedule.total_steps == 0) settings_.schedule.total_steps = total_steps_;
     ARGOSY_RETURN_IF_ERROR(CheckLrSchedule(settings_.schedule));
     FillEngine();
-    ARGOSY_RETURN_IF_ERROR(MakeDirectories(options_.output_dir));
-    int64_t weight_bytes = config.ParameterCount() * (save_dtype_ == DType::kF32 ? 4 : 2);
-    ARGOSY_RETURN_IF_ERROR(CheckSpace(options_.output_dir, weight_bytes));
+    base_vocab_size_ = config.vocab_size;
+    weight_bytes_ = config.ParameterCount() * (save_dtype_ == DType::kF32 ? 4 : 2);
 
     Say("model:     {} ({} layers, {} parameters, vocabulary {}{})", options_.model_directory, config.num_hidden_layers,
         config.ParameterCount(), spec_.model.vocab_size, added > 0 ? fmt::format(", {} tokens added", added) : "");
@@ -225,6 +224,8 @@ class Run {
     std::vector<ObjectRef<RankHello>> hellos;
     for (const Actor<RankWorker>& rank : ranks_) hellos.push_back(rank.Call<&RankWorker::Hello>());
     hellos_ = Get(hellos);
+    // The checkpoints go to rank 0's node, which may see other folders than this driver.
+    Get(ranks_[0].Call<&RankWorker::PrepareOutput>(options_.output_dir, weight_bytes_));
     for (int32_t rank = 0; rank < scaling.num_workers; ++rank) {
       std::string with;
       for (const auto& [name, amount] : group.bundles[rank].resources) with += fmt::format("{}{}: {}", with.empty() ? "" : ", ", name, amount);
@@ -374,8 +375,8 @@ class Run {
   absl::StatusOr<std::map<std::string, std::string>> TokenizerFilesOfRun() {
     std::map<std::string, std::string> files;
     if (options_.special_token_path.empty()) return files;
-    std::string folder = options_.output_dir + "/.tokenizer-" + spec_.run_id;
-    ARGOSY_RETURN_IF_ERROR(MakeDirectories(folder));
+    std::string folder = (std::filesystem::temp_directory_path() / (spec_.run_id + "-XXXXXX")).string();
+    if (::mkdtemp(folder.data()) == nullptr) return ErrnoStatus(errno, folder);
     absl::Status status = tokenizer_->Save(folder);
     if (status.ok()) {
       for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -391,15 +392,14 @@ class Run {
 
   size_t SampleCount() const { return std::min<size_t>(options_.sample_prompts, held_out_.size()); }
 
-  absl::StatusOr<std::vector<std::string>> Answer(const std::string& directory, size_t count) {
+  absl::StatusOr<std::vector<std::string>> Answer(const std::string& directory, int64_t vocab_size, size_t count) {
     GenerateSpec generate{.directory = directory, .max_new_tokens = options_.max_new_tokens};
     if (std::optional<int32_t> eos = tokenizer_->EosId()) generate.stop_tokens.push_back(*eos);
     if (std::optional<int32_t> end = tokenizer_->TokenToId("<END_A>")) generate.stop_tokens.push_back(*end);
     // The base model's vocabulary may lack the run's tokens: it cannot be asked with them.
-    ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
     for (size_t i = 0; i < count; ++i) {
       for (int32_t id : held_out_[i].prompt) {
-        if (id >= config.vocab_size) return std::vector<std::string>(count, "(the base model does not know the run's tokens)");
+        if (id >= vocab_size) return std::vector<std::string>(count, "(the base model does not know the run's tokens)");
       }
       generate.prompts.push_back(held_out_[i].prompt);
     }
@@ -411,7 +411,7 @@ class Run {
 
   absl::Status Finish() {
     if (SampleCount() > 0) {
-      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tuned, Answer(checkpoint_, SampleCount()));
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tuned, Answer(checkpoint_, spec_.model.vocab_size, SampleCount()));
       Say("\nheld-out prompts:");
       for (size_t i = 0; i < SampleCount(); ++i) {
         Say("  prompt:     {}", held_out_[i].prompt_text);
@@ -437,7 +437,7 @@ class Run {
 
   absl::Status CountExact() {
     size_t count = std::min<size_t>(options_.exact_rows, held_out_.size());
-    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> answers, Answer(checkpoint_, count));
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> answers, Answer(checkpoint_, spec_.model.vocab_size, count));
     size_t exact = 0;
     for (size_t i = 0; i < count; ++i) exact += answers[i] == tokenizer_->Decode(held_out_[i].answer);
     Say("exact:     {} of {} held-out answers ({:.1f}%)", exact, count, count > 0 ? 100.0 * static_cast<double>(exact) / static_cast<double>(count) : 0.0);
@@ -465,6 +465,7 @@ class Run {
   std::vector<RankHello> hellos_;
   std::vector<std::string> base_answers_;
   std::vector<EpochRow> epochs_table_;
+  int64_t base_vocab_size_ = 0, weight_bytes_ = 0;
   int64_t epochs_ = 1, total_steps_ = 0, steps_done_ = 0, tokens_done_ = 0, tokens_before_ = 0;
   double train_seconds_ = 0;
   std::string checkpoint_;

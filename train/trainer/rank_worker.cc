@@ -9,6 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "argosy/context.h"
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "spdlog/spdlog.h"
 #include "train/checkpoint/checkpoint_writer.h"
@@ -102,6 +103,12 @@ RankHello RankWorker::Hello() {
   RuntimeContext context = GetRuntimeContext();
   return {.endpoint = ThisEndpoint(), .node_name = context.node_name, .node_id = context.node_id.Hex(),
           .pid = static_cast<uint32_t>(::getpid()), .gpu_ids = context.gpu_ids};
+}
+
+void RankWorker::PrepareOutput(std::string directory, int64_t bytes) {
+  absl::Status status = MakeDirectories(directory);
+  if (status.ok()) status = CheckSpace(directory, bytes);
+  ThrowIfError(Annotate(status, "node " + GetRuntimeContext().node_name), state_->rank);
 }
 
 RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, ShippedSamples train, ShippedSamples eval) {

@@ -20,6 +20,8 @@ class RankWorker {
   ~RankWorker();
 
   RankHello Hello();
+  // Rank 0: makes the folder for checkpoints on this node, and checks that one of `bytes` fits.
+  void PrepareOutput(std::string directory, int64_t bytes);
   // Opens the streams to the other ranks, then loads this rank's weights.
   RankReady Setup(RunSpec spec, std::vector<Endpoint> endpoints, ShippedSamples train, ShippedSamples eval);
   // Optimizer steps [first, first + count) of the epoch.
