@@ -150,3 +150,13 @@ def test_flags_out_of_range(cluster, tmp_path, sums, flags, words):
     for word in words:
         assert word in message.stderr, message.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_rank_0_cannot_make_names_its_node(cluster, tmp_path, sums):
+    (tmp_path / "out").write_text("a file")
+    result = cluster.drive("finetune", *sums.flags(test=False), "--output-dir", tmp_path / "out" / "runs", "--mx", "no", "--num-devices", 2,
+                           "--trainer-resources", '{"large_cpu_mem": 0.01}')
+    print("\n" + result.stderr.strip())
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode != 0 and len(lines) == 1 and "node large-memory" in lines[0] and str(tmp_path / "out") in lines[0]
+    assert "[epoch" not in result.stdout

@@ -1,6 +1,7 @@
 """What a run writes is what transformers loads: weights, logits, tokenizer."""
 
 import json
+import subprocess
 
 import pytest
 import torch
@@ -109,3 +110,18 @@ def test_bf16_run_with_zero2_loads_in_bf16(cluster, tmp_path, sums):
     same = (our_logits(run.checkpoint, tmp_path / "fp32.safetensors", ids) - wide).abs().max().item()
     print(f"\nbf16: losses within {drift:.1e} of fp32's; logits off fp32's by {ours:.2e} (transformers: {theirs:.2e}); in fp32 they differ by {same:.2e}")
     assert ours <= 1.5 * theirs and same <= 1e-4
+
+
+def test_checkpoints_lie_on_rank_0s_node_where_the_driver_need_not_see_them(cluster, tmp_path, sums):
+    """Rank 0's node has a file system of its own at --output-dir."""
+    out = tmp_path / "out"
+    out.mkdir()
+    private = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && shift && exec "$@"', "sh", str(out)]
+    if subprocess.run([*private, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user cannot mount a file system for one node alone")
+    with cluster.node("island", "--num-gpus", "0", "--resources", '{"island": 2}', prefix=private):
+        run = cluster.finetune(tmp_path, *sums.flags(added_tokens=True), *TUNE[:-3], "--mx", "no", "--answer-marker", "<START_A>", "--exact-rows", 5,
+                               "--resources-per-worker", '{"island": 1}', ranks=2)
+    assert run.rank_nodes() == ["island", "island"]
+    assert f"\ncheckpoint: {out}/epoch-1\n" in run.stdout and "  fine-tuned: " in run.stdout and " of 5 held-out answers" in run.stdout
+    assert not any(out.iterdir()), "the driver's own folder is untouched"

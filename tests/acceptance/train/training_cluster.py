@@ -74,21 +74,21 @@ class TrainingCluster(Cluster):
         self.nodes.append(self._start_node(name, *arguments))
 
     @contextlib.contextmanager
-    def node(self, name: str, *arguments):
-        """A node for a while."""
-        node = self._start_node(name, *arguments)
+    def node(self, name: str, *arguments, prefix=()):
+        """A node for a while, its daemon started through the command `prefix`."""
+        node = self._start_node(name, *arguments, prefix=prefix)
         try:
             yield
         finally:
             self._end_nodes([node])
 
-    def _start_node(self, name: str, *arguments):
+    def _start_node(self, name: str, *arguments, prefix=()):
         """A node daemon on this host that lives as long as this process holds its pipe."""
         ready_read, ready_write = os.pipe()
         eof_read, alive = os.pipe()
         with open(self.home / f"{name}.log", "wb") as log:
             process = subprocess.Popen(
-                [argosy_binary(), "start", "--address", self.address, "--node-name", name, "--num-cpus", "1", "--object-store-memory",
+                [*prefix, argosy_binary(), "start", "--address", self.address, "--node-name", name, "--num-cpus", "1", "--object-store-memory",
                  "100000000", "--ready-fd", str(ready_write), "--until-eof-fd", str(eof_read), *arguments],
                 pass_fds=(ready_write, eof_read), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True)
