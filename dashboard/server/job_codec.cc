@@ -39,7 +39,12 @@ absl::Status ParseStrings(std::string_view field, const Json& value, google::pro
   if (!value.is_object()) return WrongType(field, "a dict", value);
   for (const auto& [key, entry] : value.items()) {
     if (!entry.is_string()) return InvalidArgument("TypeError: {} values must be strings, got {} for \"{}\"", field, PythonType(entry), key);
-    out[key] = entry.get<std::string>();
+    std::string text = entry.get<std::string>();
+    // Neither an environment nor a log line can carry one.
+    if (key.find('\0') != key.npos || text.find('\0') != text.npos) {
+      return InvalidArgument("ValueError: {}: \"{}\" must not contain a zero byte", field, key.substr(0, key.find('\0')));
+    }
+    out[key] = std::move(text);
   }
   return absl::OkStatus();
 }

@@ -85,3 +85,27 @@ def test_the_cluster_is_listed_with_its_resources(cluster):
     state = json.loads(call(cluster, "GET", "/api/argosy/cluster")[1])
     assert len(state["nodes"]) >= 1
     assert state["nodes"][0]["alive"] and state["nodes"][0]["resources_total"]["CPU"] > 0
+
+
+def test_a_job_that_printed_bytes_and_failed_is_shown_like_any_other(cluster):
+    """The end of its log is part of its message, and everything that lists jobs reads that."""
+    status, _ = call(cluster, "POST", "/api/jobs/", {"entrypoint": r"printf 'bad \377\376 end\n'; exit 3", "submission_id": "http_bytes"})
+    assert status == 200
+
+    def ended():
+        job = json.loads(call(cluster, "GET", "/api/jobs/http_bytes")[1])
+        return job if job["status"] == "FAILED" else None
+
+    job = wait_until(ended, what="its end")
+    assert job["submission_id"] == "http_bytes" and job["type"] == "SUBMISSION" and job["driver_exit_code"] == 3
+    assert "bad \ufffd\ufffd end" in job["message"]
+    assert "http_bytes" in [job["submission_id"] for job in json.loads(call(cluster, "GET", "/api/jobs/")[1])]
+    shown = cluster.argosy("status", "--address", cluster.address)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_a_path_that_is_no_text_is_refused_by_name(cluster):
+    status, text = call(cluster, "GET", "/api/jobs/%ff%fe")
+    assert status == 400 and "is not UTF-8" in text
+    status, text = call(cluster, "POST", "/api/jobs/", {"entrypoint": "env", "runtime_env": {"env_vars": {"A": "x\0y"}}})
+    assert status == 400 and '"A" must not contain a zero byte' in text

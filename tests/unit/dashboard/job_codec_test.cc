@@ -57,6 +57,7 @@ TEST_CASE("Submit: a wrong field is named, with what came and what would be righ
   CHECK(Contains(Refused(R"({"entrypoint": "e", "metadata": {"a": 1}})"), "metadata values must be strings, got <class 'int'>"));
   CHECK(Contains(Refused(R"({"entrypoint": "e", "runtime_env": []})"), "runtime_env must be a dict"));
   CHECK(Contains(Refused(R"({"entrypoint": "e", "runtime_env": {"env_vars": {"A": 1}}})"), "env_vars"));
+  CHECK(Contains(Refused(R"({"entrypoint": "e", "runtime_env": {"env_vars": {"A": "x\u0000y"}}})"), "\"A\" must not contain a zero byte"));
   CHECK(Contains(Refused(R"({"entrypoint": "e", "entrypoint_num_gpus": "1"})"), "entrypoint_num_gpus must be a number, got <class 'str'>"));
   CHECK(Contains(Refused(R"({"entrypoint": "e", "entrypoint_num_gpus": -1})"), "not negative"));
   CHECK(Contains(Refused(R"({"entrypoint": "e", "entrypoint_memory": 1.5})"), "entrypoint_memory must be an integer"));
