@@ -60,6 +60,8 @@ void WorkerProcesses::Start(WorkerId worker, const wire::CodePackage& code, cons
   });
 }
 
+std::string WorkerProcesses::SocketPath(WorkerId worker) const { return options_.socket_dir + "/w-" + worker.Hex().substr(0, 16); }
+
 absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const wire::CodePackage& code,
                                     const transfer::CodeFiles::Located& located, const std::vector<uint32_t>& gpu_ids) {
   // A vendor library folder is part of the host, not of the package: say which is missing before the loader says it worse.
@@ -75,7 +77,7 @@ absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const wire::C
   wire::StartupBlock block = options_.startup;
   block.startup_number = child.startup_number;
   block.worker = worker;
-  block.worker_socket = options_.socket_dir + "/w-" + worker.Hex().substr(0, 16);
+  block.worker_socket = SocketPath(worker);
   block.code = code;
   std::string encoded = Encode(block);
   int ends[2];
@@ -144,6 +146,8 @@ std::optional<WorkerId> WorkerProcesses::Register(uint64_t startup_number, uint3
 void WorkerProcesses::OnEnd(WorkerId worker, const ProcessEnd& end) {
   auto child = children_.extract(worker);
   if (child.empty()) return;
+  // A process that was killed leaves the name of its socket behind.
+  ::unlink(SocketPath(worker).c_str());
   std::string reason = end.ToString();
   if (!child.mapped().kill_reason.empty()) {
     reason = child.mapped().kill_reason;

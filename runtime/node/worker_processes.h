@@ -62,6 +62,7 @@ class WorkerProcesses {
   absl::Status Spawn(WorkerId worker, Child& child, const wire::CodePackage& code, const transfer::CodeFiles::Located& located,
                      const std::vector<uint32_t>& gpu_ids);
   void OnEnd(WorkerId worker, const ProcessEnd& end);
+  std::string SocketPath(WorkerId worker) const;
   void Fail(WorkerId worker, const std::string& reason);
 
   async::Loop& loop_;

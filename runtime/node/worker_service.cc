@@ -1,6 +1,9 @@
 #include "runtime/node/worker_service.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -265,6 +268,11 @@ void WorkerService::DriverEnded(JobId job, const std::string& reason) {
   WorkerId worker = driver.mapped().worker;
   if (auto client = parts_.clients.Find(worker)) client->connection->Close(Unavailable("{}", reason));
   parts_.leases.OnDriverEnded(worker, job, reason);
+  // A driver that was killed leaves the name of its socket behind. Only a name in our own folder is ours to remove.
+  const std::string& socket = driver.mapped().address.unix_path;
+  if (std::filesystem::path(socket).parent_path() == socket_dir_ && std::filesystem::path(socket).filename().string().starts_with("d")) {
+    ::unlink(socket.c_str());
+  }
   wire::KvDelete remove{kJobNamespaces, job.Hex()};
   if (!driver.mapped().ns.empty()) parts_.cluster.KvDelete(remove, [](absl::StatusOr<wire::KvDeleteReply>) {});
 }
