@@ -6,26 +6,16 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <mutex>
 
 #include "runtime/base/id.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace argosy::head {
 namespace {
 
-class Folder {
- public:
-  Folder() : path_((std::filesystem::temp_directory_path() / ("argosy-journal-test-" + NodeId::Random().Hex())).string()) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string File() const { return path_ + "/journal.sqlite"; }
-
- private:
-  std::string path_;
-};
+constexpr char kFile[] = "journal.sqlite";
 
 // Callbacks run where they are posted from: the writer thread.
 void RunHere(std::function<void()> function) { function(); }
@@ -47,16 +37,16 @@ absl::Status WriteAndWait(Journal& journal, std::vector<Journal::Change> changes
 }
 
 TEST_CASE("Journal: what was committed is there after opening again, the last value of each key") {
-  Folder folder;
+  testing::TemporaryFolder folder;
   std::string bytes("k\0\xff", 3);
   {
-    auto journal = Journal::Open(folder.File(), RunHere);
+    auto journal = Journal::Open(folder / kFile, RunHere);
     REQUIRE(journal.ok());
     CHECK(WriteAndWait(**journal, {{"a", bytes, "1"}, {"a", "gone", "x"}, {"b", "k", ""}}).ok());
     CHECK(WriteAndWait(**journal, {{"a", bytes, bytes}, {"a", "gone", "", true}}).ok());
     (*journal)->Write({{"b", "last", "without waiting"}});
   }
-  auto journal = Journal::Open(folder.File(), RunHere);
+  auto journal = Journal::Open(folder / kFile, RunHere);
   REQUIRE(journal.ok());
   auto rows = (*journal)->Load();
   REQUIRE(rows.ok());
@@ -68,35 +58,35 @@ TEST_CASE("Journal: what was committed is there after opening again, the last va
 }
 
 TEST_CASE("Journal: a second opener is refused while the first lives") {
-  Folder folder;
-  auto first = Journal::Open(folder.File(), RunHere);
+  testing::TemporaryFolder folder;
+  auto first = Journal::Open(folder / kFile, RunHere);
   REQUIRE(first.ok());
-  CHECK(Journal::Open(folder.File(), RunHere).status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Journal::Open(folder / kFile, RunHere).status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_CASE("Journal: a journal of another schema version is refused with both versions") {
-  Folder folder;
-  { REQUIRE(Journal::Open(folder.File(), RunHere).ok()); }
+  testing::TemporaryFolder folder;
+  { REQUIRE(Journal::Open(folder / kFile, RunHere).ok()); }
   sqlite3* database = nullptr;
-  REQUIRE(sqlite3_open(folder.File().c_str(), &database) == SQLITE_OK);
+  REQUIRE(sqlite3_open((folder / kFile).c_str(), &database) == SQLITE_OK);
   REQUIRE(sqlite3_exec(database, "PRAGMA user_version=77", nullptr, nullptr, nullptr) == SQLITE_OK);
   sqlite3_close(database);
-  auto opened = Journal::Open(folder.File(), RunHere);
+  auto opened = Journal::Open(folder / kFile, RunHere);
   REQUIRE(!opened.ok());
   CHECK(std::string(opened.status().message()).find("77") != std::string::npos);
 }
 
 TEST_CASE("Journal: a damaged file is an error, not a crash") {
-  Folder folder;
-  FILE* file = fopen(folder.File().c_str(), "w");
+  testing::TemporaryFolder folder;
+  FILE* file = fopen((folder / kFile).c_str(), "w");
   for (int i = 0; i < 5000; ++i) fputs("not a database ", file);
   fclose(file);
-  CHECK(!Journal::Open(folder.File(), RunHere).ok());
+  CHECK(!Journal::Open(folder / kFile, RunHere).ok());
 }
 
 TEST_CASE("Journal: a disk that takes no more fails the write and every later one") {
-  Folder folder;
-  auto journal = Journal::Open(folder.File(), RunHere);
+  testing::TemporaryFolder folder;
+  auto journal = Journal::Open(folder / kFile, RunHere);
   REQUIRE(journal.ok());
   REQUIRE(WriteAndWait(**journal, {{"a", "k", "1"}}).ok());
   std::signal(SIGXFSZ, SIG_IGN);
@@ -109,7 +99,7 @@ TEST_CASE("Journal: a disk that takes no more fails the write and every later on
   CHECK(!full.ok());
   CHECK(!WriteAndWait(**journal, {{"a", "k2", "2"}}).ok());   // read-only from then on
   journal->reset();
-  auto again = Journal::Open(folder.File(), RunHere);
+  auto again = Journal::Open(folder / kFile, RunHere);
   REQUIRE(again.ok());
   auto rows = (*again)->Load();
   REQUIRE(rows.ok());

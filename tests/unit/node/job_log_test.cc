@@ -1,26 +1,22 @@
 #include "runtime/node/job_log.h"
 
-#include <stdlib.h>
 #include <sys/stat.h>
 
-#include <filesystem>
 #include <optional>
 
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace argosy::node {
 namespace {
 
 struct Fixture {
   explicit Fixture(JobLog::Options options = JobLog::Options{}) {
-    char pattern[] = "/tmp/argosy-log-test-XXXXXX";
-    folder = ::mkdtemp(pattern);
-    auto made = JobLog::Create(folder + "/log", options);
+    auto made = JobLog::Create(folder / "log", options);
     REQUIRE(made.ok());
     log.emplace(std::move(*made));
   }
-  ~Fixture() { std::filesystem::remove_all(folder); }
-  std::string folder;
+  testing::TemporaryFolder folder;
   std::optional<JobLog> log;
 };
 
@@ -55,7 +51,7 @@ TEST_CASE("JobLog: what the head has is punched out, and offsets stay") {
   for (int i = 0; i < 4; ++i) REQUIRE(f.log->Append(megabyte).ok());
   f.log->Acknowledge(4 << 20);
   struct stat info;
-  REQUIRE(::stat((f.folder + "/log").c_str(), &info) == 0);
+  REQUIRE(::stat((f.folder / "log").c_str(), &info) == 0);
   REQUIRE(info.st_size == 4 << 20);
   REQUIRE(info.st_blocks * 512 < 1 << 20);
   REQUIRE(f.log->Append("end").ok());

@@ -8,17 +8,13 @@
 #include "runtime/base/file.h"
 #include "runtime/node/package_cache.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace argosy::node {
 namespace {
 
 struct Fixture {
-  Fixture() {
-    char pattern[] = "/tmp/argosy-zip-test-XXXXXX";
-    folder = ::mkdtemp(pattern);
-    std::filesystem::create_directory(folder + "/out");
-  }
-  ~Fixture() { std::filesystem::remove_all(folder); }
+  Fixture() { std::filesystem::create_directory(folder / "out"); }
 
   void Add(const std::string& name, const std::string& content, uint32_t mode) {
     zip_t* archive = zip_open(zip.c_str(), ZIP_CREATE, nullptr);
@@ -29,9 +25,9 @@ struct Fixture {
     zip_file_set_external_attributes(archive, static_cast<zip_uint64_t>(index), 0, ZIP_OPSYS_UNIX, mode << 16);
     REQUIRE(zip_close(archive) == 0);
   }
-  absl::Status Run(UnzipLimits limits = {}) { return Unzip(zip, folder + "/out", limits); }
+  absl::Status Run(UnzipLimits limits = {}) { return Unzip(zip, folder / "out", limits); }
 
-  std::string folder;
+  testing::TemporaryFolder folder;
   std::string zip;
 };
 
@@ -39,33 +35,33 @@ struct Fixture {
 
 TEST_CASE("Unzip: files keep their folders, content and mode") {
   Fixture f;
-  f.zip = f.folder + "/a.zip";
+  f.zip = f.folder / "a.zip";
   f.Add("run.sh", "#!/bin/sh\n", S_IFREG | 0755);
   f.Add("pkg/data.txt", "hello", S_IFREG | 0644);
   REQUIRE(f.Run().ok());
-  REQUIRE(*ReadFile(f.folder + "/out/pkg/data.txt") == "hello");
+  REQUIRE(*ReadFile(f.folder / "out/pkg/data.txt") == "hello");
   struct stat info;
-  REQUIRE(::stat((f.folder + "/out/run.sh").c_str(), &info) == 0);
+  REQUIRE(::stat((f.folder / "out/run.sh").c_str(), &info) == 0);
   REQUIRE((info.st_mode & 0777) == 0755);
 }
 
 TEST_CASE("Unzip: entries that leave the folder, links and bombs are refused by name") {
   for (const char* name : {"../evil", "a/../../evil", "/etc/evil", "a\\..\\evil"}) {
     Fixture f;
-    f.zip = f.folder + "/a.zip";
+    f.zip = f.folder / "a.zip";
     f.Add(name, "x", S_IFREG | 0644);
     absl::Status status = f.Run();
     REQUIRE(status.code() == absl::StatusCode::kInvalidArgument);
     REQUIRE(std::string(status.message()).find("evil") != std::string::npos);
-    REQUIRE_FALSE(std::filesystem::exists(f.folder + "/evil"));
+    REQUIRE_FALSE(std::filesystem::exists(f.folder / "evil"));
   }
   Fixture link;
-  link.zip = link.folder + "/a.zip";
+  link.zip = link.folder / "a.zip";
   link.Add("link", "/etc", S_IFLNK | 0777);
   REQUIRE(link.Run().code() == absl::StatusCode::kInvalidArgument);
 
   Fixture bomb;
-  bomb.zip = bomb.folder + "/a.zip";
+  bomb.zip = bomb.folder / "a.zip";
   bomb.Add("zeros", std::string(10 << 20, '\0'), S_IFREG | 0644);
   REQUIRE(bomb.Run({.bytes_max = 1 << 20}).code() == absl::StatusCode::kInvalidArgument);
   REQUIRE(bomb.Run({.files_max = 0}).code() == absl::StatusCode::kInvalidArgument);
@@ -73,7 +69,7 @@ TEST_CASE("Unzip: entries that leave the folder, links and bombs are refused by 
 
 TEST_CASE("Unzip: what is not a zip file is refused") {
   Fixture f;
-  f.zip = f.folder + "/a.zip";
+  f.zip = f.folder / "a.zip";
   REQUIRE(WriteFileAtomic(f.zip, "this is not a zip file at all").ok());
   REQUIRE(f.Run().code() == absl::StatusCode::kInvalidArgument);
 }

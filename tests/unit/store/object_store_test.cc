@@ -6,33 +6,24 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <optional>
 
 #include "absl/time/clock.h"
 #include "tests/support/catch.h"
+#include "tests/support/run_until.h"
+#include "tests/support/temporary_folder.h"
 
 namespace argosy::store {
 namespace {
 
 struct Fixture {
   explicit Fixture(uint64_t size, absl::Duration create_wait = absl::Seconds(60)) {
-    char pattern[] = "/tmp/argosy-store-test-XXXXXX";
-    folder = ::mkdtemp(pattern);
-    auto opened = ObjectStore::Open(loop, {.size = size, .door_path = folder + "/door", .create_wait_max = create_wait});
+    auto opened = ObjectStore::Open(loop, {.size = size, .door_path = folder / "door", .create_wait_max = create_wait});
     REQUIRE(opened.ok());
     store = std::move(*opened);
   }
-  ~Fixture() {
-    store.reset();
-    std::filesystem::remove_all(folder);
-  }
-  bool RunUntil(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(20)) {
-    absl::Time deadline = absl::Now() + limit;
-    while (!condition() && absl::Now() < deadline) loop.RunFor(absl::Milliseconds(20));
-    return condition();
-  }
+  bool RunUntil(const std::function<bool()>& condition) { return testing::RunUntil(loop, condition); }
   absl::StatusOr<Place> Create(ObjectId object, uint64_t size, ClientNumber client = 0) {
     std::optional<absl::StatusOr<Place>> result;
     store->Create({.object = object, .size = size, .client = client}, [&](absl::StatusOr<Place> place) { result = std::move(place); });
@@ -50,7 +41,7 @@ struct Fixture {
   }
 
   async::Loop loop;
-  std::string folder;
+  testing::TemporaryFolder folder;
   std::unique_ptr<ObjectStore> store;
 };
 

@@ -1,4 +1,3 @@
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <climits>
@@ -13,6 +12,8 @@
 #include "runtime/transfer/object_mover.h"
 #include "runtime/wire/sha256.h"
 #include "tests/support/catch.h"
+#include "tests/support/run_until.h"
+#include "tests/support/temporary_folder.h"
 
 namespace argosy::transfer {
 namespace {
@@ -65,16 +66,7 @@ struct Node {
 };
 
 struct Fixture {
-  Fixture() {
-    char pattern[] = "/tmp/argosy-transfer-test-XXXXXX";
-    folder = ::mkdtemp(pattern);
-  }
-  ~Fixture() { std::filesystem::remove_all(folder); }
-  bool RunUntil(const std::function<bool()>& condition) {
-    absl::Time deadline = absl::Now() + absl::Seconds(30);
-    while (!condition() && absl::Now() < deadline) loop.RunFor(absl::Milliseconds(20));
-    return condition();
-  }
+  bool RunUntil(const std::function<bool()>& condition) { return testing::RunUntil(loop, condition); }
   ObjectId MakeObject(Node& node, uint64_t size) {
     ObjectId object = ObjectId::Random();
     std::optional<absl::StatusOr<store::Place>> place;
@@ -97,15 +89,15 @@ struct Fixture {
   }
 
   async::Loop loop;
-  std::string folder;
+  testing::TemporaryFolder folder;
 };
 
 }  // namespace
 
 TEST_CASE("ObjectMover: an object is pulled over TCP, once for all who want it") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 64 << 20);
-  Node b(f.loop, f.folder, "b", 64 << 20);
+  Node a(f.loop, f.folder.path(), "a", 64 << 20);
+  Node b(f.loop, f.folder.path(), "b", 64 << 20);
   ObjectId object = f.MakeObject(a, 7'654'321);
   int done = 0;
   for (int i = 0; i < 3; ++i) {
@@ -122,8 +114,8 @@ TEST_CASE("ObjectMover: an object is pulled over TCP, once for all who want it")
 
 TEST_CASE("ObjectMover: an empty object and one of exactly a chunk arrive") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 64 << 20);
-  Node b(f.loop, f.folder, "b", 64 << 20);
+  Node a(f.loop, f.folder.path(), "a", 64 << 20);
+  Node b(f.loop, f.folder.path(), "b", 64 << 20);
   for (uint64_t size : {uint64_t{0}, uint64_t{1} << 20}) {
     ObjectId object = f.MakeObject(a, size);
     std::optional<absl::Status> status;
@@ -136,9 +128,9 @@ TEST_CASE("ObjectMover: an empty object and one of exactly a chunk arrive") {
 
 TEST_CASE("ObjectMover: when a location fails the next one goes on, and what has arrived is kept") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 64 << 20, 256 * 1024);
-  Node b(f.loop, f.folder, "b", 64 << 20, 256 * 1024);
-  Node c(f.loop, f.folder, "c", 64 << 20, 256 * 1024);
+  Node a(f.loop, f.folder.path(), "a", 64 << 20, 256 * 1024);
+  Node b(f.loop, f.folder.path(), "b", 64 << 20, 256 * 1024);
+  Node c(f.loop, f.folder.path(), "c", 64 << 20, 256 * 1024);
   ObjectId object = f.MakeObject(a, 8 << 20);
   std::optional<absl::Status> first;
   b.mover->Pull(object, {a.Location()}, JobId(), [&](absl::Status result) { first = result; });
@@ -157,8 +149,8 @@ TEST_CASE("ObjectMover: when a location fails the next one goes on, and what has
 
 TEST_CASE("ObjectMover: an object that nobody has is NOT_FOUND and leaves nothing behind") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 16 << 20);
-  Node b(f.loop, f.folder, "b", 16 << 20);
+  Node a(f.loop, f.folder.path(), "a", 16 << 20);
+  Node b(f.loop, f.folder.path(), "b", 16 << 20);
   std::optional<absl::Status> status;
   wire::ObjectLocation nobody{NodeId::Random(), "127.0.0.1:1", 10};
   b.mover->Pull(ObjectId::Random(), {nobody, a.Location()}, JobId(), [&](absl::Status result) { status = result; });
@@ -170,8 +162,8 @@ TEST_CASE("ObjectMover: an object that nobody has is NOT_FOUND and leaves nothin
 
 TEST_CASE("ObjectMover: an object too large for the store is refused with sizes") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 32 << 20);
-  Node b(f.loop, f.folder, "b", 4 << 20);
+  Node a(f.loop, f.folder.path(), "a", 32 << 20);
+  Node b(f.loop, f.folder.path(), "b", 4 << 20);
   ObjectId object = f.MakeObject(a, 20 << 20);
   std::optional<absl::Status> status;
   b.mover->Pull(object, {a.Location()}, JobId(), [&](absl::Status result) { status = result; });
@@ -182,8 +174,8 @@ TEST_CASE("ObjectMover: an object too large for the store is refused with sizes"
 
 TEST_CASE("ObjectMover: copies elsewhere are dropped with their object") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 16 << 20);
-  Node b(f.loop, f.folder, "b", 16 << 20);
+  Node a(f.loop, f.folder.path(), "a", 16 << 20);
+  Node b(f.loop, f.folder.path(), "b", 16 << 20);
   ObjectId object = f.MakeObject(a, 1000);
   std::optional<absl::Status> status;
   b.mover->Pull(object, {a.Location()}, JobId(), [&](absl::Status result) { status = result; });
@@ -195,9 +187,9 @@ TEST_CASE("ObjectMover: copies elsewhere are dropped with their object") {
 
 TEST_CASE("CodeFiles: a file is used in place when it is the same, else fetched once and checked") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 4 << 20);
-  Node b(f.loop, f.folder, "b", 4 << 20);
-  std::string path = f.folder + "/program";
+  Node a(f.loop, f.folder.path(), "a", 4 << 20);
+  Node b(f.loop, f.folder.path(), "b", 4 << 20);
+  std::string path = f.folder / "program";
   std::string content(300'000, 'p');
   REQUIRE(WriteFileAtomic(path, content, {.mode = 0755}).ok());
   wire::CodePackage package;
@@ -212,7 +204,7 @@ TEST_CASE("CodeFiles: a file is used in place when it is the same, else fetched 
   REQUIRE_FALSE((*located)->fetched);
 
   // On a node that has another file there: moved away, so that only the source's path differs.
-  std::string elsewhere = f.folder + "/source-program";
+  std::string elsewhere = f.folder / "source-program";
   std::filesystem::rename(path, elsewhere);
   package.id = "package 2";
   package.files[0].path = elsewhere;
@@ -227,8 +219,8 @@ TEST_CASE("CodeFiles: a file is used in place when it is the same, else fetched 
 
 TEST_CASE("CodeFiles: a fetched file keeps its name, content and mode") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 4 << 20);
-  Node b(f.loop, f.folder, "b", 4 << 20);
+  Node a(f.loop, f.folder.path(), "a", 4 << 20);
+  Node b(f.loop, f.folder.path(), "b", 4 << 20);
   std::string content;
   for (int i = 0; i < 200'000; ++i) content.push_back(static_cast<char>(i * 13));
   wire::CodePackage package;
@@ -263,9 +255,9 @@ TEST_CASE("CodeFiles: a fetched file keeps its name, content and mode") {
 
 TEST_CASE("CodeFiles: a node serves the driver's file, in chunks, and nothing else under its path") {
   Fixture f;
-  Node a(f.loop, f.folder, "a", 4 << 20);
-  Node b(f.loop, f.folder, "b", 4 << 20);
-  std::string path = f.folder + "/program";
+  Node a(f.loop, f.folder.path(), "a", 4 << 20);
+  Node b(f.loop, f.folder.path(), "b", 4 << 20);
+  std::string path = f.folder / "program";
   std::string content(100'000, 'q');
   REQUIRE(WriteFileAtomic(path, content).ok());
   auto read = [&](const std::string& sha256, uint64_t offset) {

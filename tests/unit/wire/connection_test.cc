@@ -3,27 +3,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 
 #include "runtime/wire/address.h"
 #include "runtime/base/limits.h"
 #include "tests/support/catch.h"
 #include "tests/support/run_until.h"
+#include "tests/support/temporary_folder.h"
 
 namespace argosy::wire {
 namespace {
 
 using testing::RunUntil;
-
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/argosy-wire-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
+using testing::TemporaryFolder;
 
 Identity Worker() { return {Role::kWorker, std::string(WorkerId::Random().Bytes())}; }
 Identity Node() { return {Role::kNode, std::string(NodeId::Random().Bytes())}; }
@@ -73,9 +64,9 @@ absl::StatusOr<std::shared_ptr<Connection>> Connect(async::Loop& loop, const Ser
 
 TEST_CASE("Connection: requests are answered over Unix and TCP sockets, in any number at once") {
   bool tcp = GENERATE(false, true);
-  Folder folder;
+  TemporaryFolder folder;
   async::Loop loop;
-  Server server(loop, tcp, folder.path + "/s", "secret");
+  Server server(loop, tcp, folder / "s", "secret");
   auto client = Connect(loop, server, tcp, "secret");
   REQUIRE(client.ok());
   (*client)->Start({});
@@ -92,9 +83,9 @@ TEST_CASE("Connection: requests are answered over Unix and TCP sockets, in any n
 }
 
 TEST_CASE("Connection: frames from one byte to many megabytes arrive whole, both ways at once") {
-  Folder folder;
+  TemporaryFolder folder;
   async::Loop loop;
-  Server server(loop, false, folder.path + "/s", "");
+  Server server(loop, false, folder / "s", "");
   auto client = Connect(loop, server, false, "");
   REQUIRE(client.ok());
   (*client)->Start({});
@@ -117,9 +108,9 @@ TEST_CASE("Connection: frames from one byte to many megabytes arrive whole, both
 }
 
 TEST_CASE("Connection: an error reply carries code and message, and a dropped request is answered too") {
-  Folder folder;
+  TemporaryFolder folder;
   async::Loop loop;
-  Server server(loop, false, folder.path + "/s", "");
+  Server server(loop, false, folder / "s", "");
   auto client = Connect(loop, server, false, "");
   REQUIRE(client.ok());
   (*client)->Start({});
@@ -135,9 +126,9 @@ TEST_CASE("Connection: an error reply carries code and message, and a dropped re
 }
 
 TEST_CASE("Connection: when it breaks, every pending request fails once and on_closed runs once") {
-  Folder folder;
+  TemporaryFolder folder;
   async::Loop loop;
-  Server server(loop, false, folder.path + "/s", "");
+  Server server(loop, false, folder / "s", "");
   auto client = Connect(loop, server, false, "");
   REQUIRE(client.ok());
   int failed = 0, closed = 0;
@@ -156,7 +147,7 @@ TEST_CASE("Connection: when it breaks, every pending request fails once and on_c
 }
 
 TEST_CASE("Connection: a wrong token is refused with a reason, and nobody else is disturbed") {
-  Folder folder;
+  TemporaryFolder folder;
   async::Loop loop;
   Server server(loop, true, "", "secret");
   auto refused = Connect(loop, server, true, "guess");
@@ -190,9 +181,9 @@ TEST_CASE("Listener: an open address without a token is refused") {
 }
 
 TEST_CASE("Connection: Detach hands out the socket with the bytes that came after the last frame") {
-  Folder folder;
+  TemporaryFolder folder;
   async::Loop loop;
-  Server server(loop, false, folder.path + "/s", "");
+  Server server(loop, false, folder / "s", "");
   auto client = Connect(loop, server, false, "");
   REQUIRE(client.ok());
   (*client)->Start({});

@@ -56,7 +56,7 @@ void CheckValues(const std::string& directory, float plus = 0.0f) {
 TEST_CASE("CheckpointWriter: what is written in pieces of any size reads back, whole or in shards") {
   for (size_t piece : {size_t{7}, size_t{1} << 20}) {
     for (int64_t shard : {int64_t{1000}, kShardBytesDefault}) {
-      TemporaryDirectory root;
+      TemporaryFolder root;
       std::unique_ptr<CheckpointWriter> writer = Writer(root / "ckpt", shard);
       Fill(*writer, 0.0f, piece);
       CHECK_FALSE(writer->Next());
@@ -65,13 +65,13 @@ TEST_CASE("CheckpointWriter: what is written in pieces of any size reads back, w
       CheckValues(root / "ckpt");
       CHECK(std::filesystem::exists(root / "ckpt/model.safetensors.index.json") == (shard == 1000));
       writer.reset();
-      CHECK(Names(root.Path()) == std::set<std::string>{"ckpt"});
+      CHECK(Names(root.path()) == std::set<std::string>{"ckpt"});
     }
   }
 }
 
 TEST_CASE("CheckpointWriter: bytes out of order, too many or too few are refused") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   std::unique_ptr<CheckpointWriter> writer = Writer(root / "ckpt");
   std::vector<float> two(2);
   CHECK(Contains(Message(writer->Write("norm", 0, BytesOf(two))), "\"embed\""));
@@ -82,7 +82,7 @@ TEST_CASE("CheckpointWriter: bytes out of order, too many or too few are refused
   CHECK(Contains(Message(writer->Write("embed", 8, BytesOf(many))), "pass the end"));
   CHECK(Contains(Message(writer->Commit()), "lacks bytes"));
   writer.reset();
-  CHECK(Names(root.Path()).empty());
+  CHECK(Names(root.path()).empty());
 
   writer = Writer(root / "ckpt");
   Fill(*writer);
@@ -90,7 +90,7 @@ TEST_CASE("CheckpointWriter: bytes out of order, too many or too few are refused
 }
 
 TEST_CASE("CheckpointWriter: a new checkpoint replaces the old one, an abandoned one leaves it whole") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   const std::string directory = root / "ckpt";
   std::unique_ptr<CheckpointWriter> writer = Writer(directory, 1000);
   Fill(*writer);
@@ -102,18 +102,18 @@ TEST_CASE("CheckpointWriter: a new checkpoint replaces the old one, an abandoned
   CheckValues(directory);  // readable while its successor is being written
   writer.reset();
   CheckValues(directory);
-  CHECK(Names(root.Path()) == std::set<std::string>{"ckpt"});
+  CHECK(Names(root.path()) == std::set<std::string>{"ckpt"});
 
   writer = Writer(directory);
   Fill(*writer, 2.0f);
   Commit(*writer);
   CheckValues(directory, 2.0f);
   CHECK(Names(directory) == std::set<std::string>{"argosy_checkpoint.json", "model.safetensors"});  // the old shards are gone
-  CHECK(Names(root.Path()) == std::set<std::string>{"ckpt"});
+  CHECK(Names(root.path()) == std::set<std::string>{"ckpt"});
 }
 
 TEST_CASE("CheckpointWriter: a process killed at any point leaves the previous checkpoint whole, and the next one succeeds") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   const std::string directory = root / "ckpt";
   {
     std::unique_ptr<CheckpointWriter> writer = Writer(directory);
@@ -130,18 +130,18 @@ TEST_CASE("CheckpointWriter: a process killed at any point leaves the previous c
     }
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(Names(root.Path()).contains(".ckpt.partial"));
+    CHECK(Names(root.path()).contains(".ckpt.partial"));
     CheckValues(directory);
   }
   std::unique_ptr<CheckpointWriter> writer = Writer(directory);
   Fill(*writer, 3.0f);
   Commit(*writer);
   CheckValues(directory, 3.0f);
-  CHECK(Names(root.Path()) == std::set<std::string>{"ckpt"});
+  CHECK(Names(root.path()) == std::set<std::string>{"ckpt"});
 }
 
 TEST_CASE("CheckpointWriter: a run that died between two renames gets its checkpoint back") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   {
     std::unique_ptr<CheckpointWriter> writer = Writer(root / "ckpt");
     Fill(*writer);
@@ -153,7 +153,7 @@ TEST_CASE("CheckpointWriter: a run that died between two renames gets its checkp
 }
 
 TEST_CASE("CheckpointWriter: two writers of one directory do not meet") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   std::unique_ptr<CheckpointWriter> writer = Writer(root / "ckpt");
   absl::Status second = CheckpointWriter::Create({.directory = root / "ckpt", .layout = Layout()}).status();
   CHECK(Contains(Message(second), "another process"));
@@ -163,7 +163,7 @@ TEST_CASE("CheckpointWriter: two writers of one directory do not meet") {
 }
 
 TEST_CASE("CheckpointWriter: what is not a checkpoint of ours is never replaced") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   const std::string directory = root / "data";
   REQUIRE(MakeDirectories(directory).ok());
   Put(directory + "/dataset.json", "precious");
@@ -190,7 +190,7 @@ TEST_CASE("CheckpointWriter: what is not a checkpoint of ours is never replaced"
 }
 
 TEST_CASE("CheckpointWriter: bytes damaged on storage before Commit are found, and the previous checkpoint stays") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   const std::string directory = root / "ckpt";
   {
     std::unique_ptr<CheckpointWriter> writer = Writer(directory);
@@ -211,16 +211,16 @@ TEST_CASE("CheckpointWriter: bytes damaged on storage before Commit are found, a
 }
 
 TEST_CASE("CheckpointWriter: more than the free space is refused before anything is written") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   std::vector<TensorSpec> huge = {{"w", {int64_t{1} << 50}}};
   absl::Status status = CheckpointWriter::Create({.directory = root / "ckpt", .layout = PlanCheckpoint(huge).value()}).status();
   CHECK(absl::IsResourceExhausted(status));
   CHECK(Contains(Message(status), "free there"));
-  CHECK(Names(root.Path()).empty());
+  CHECK(Names(root.path()).empty());
 }
 
 TEST_CASE("CheckpointWriter: config, tokenizer and generation files come along") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   REQUIRE(MakeDirectories(root / "source").ok());
   Put(root / "source/tokenizer.json", "{\"old\": 1}");
   Put(root / "source/tokenizer.model", "sp");

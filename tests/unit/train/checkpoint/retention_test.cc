@@ -56,27 +56,27 @@ TEST_CASE("Retention: with a metric the best stay, and the newest in any case") 
 }
 
 TEST_CASE("Retention: finished checkpoints are listed oldest first, others are left alone") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   Save(root / "epoch-2", 20, 3.0);
   Save(root / "epoch-10", 100, NAN);
   Save(root / "epoch-1", 10, 5.0);
   REQUIRE(MakeDirectories(root / "data").ok());
   Put(root / "data/train.jsonl", "x");
-  std::vector<SavedCheckpoint> all = ListCheckpoints(root.Path()).value();
+  std::vector<SavedCheckpoint> all = ListCheckpoints(root.path()).value();
   REQUIRE(all.size() == 3);
   CHECK(all[0].directory == root / "epoch-1");
   CHECK(all[2].notes.step == 100);
   CHECK(std::isnan(all[2].notes.metrics["perplexity"]));
   CHECK(ListCheckpoints(root / "nowhere").value().empty());
 
-  REQUIRE(ApplyRetention(root.Path(), {.num_to_keep = 1, .metric = "perplexity"}).ok());
-  CHECK(Names(root.Path()) == std::set<std::string>{"data", "epoch-2", "epoch-10"});
+  REQUIRE(ApplyRetention(root.path(), {.num_to_keep = 1, .metric = "perplexity"}).ok());
+  CHECK(Names(root.path()) == std::set<std::string>{"data", "epoch-2", "epoch-10"});
   CHECK_FALSE(RemoveCheckpoint(root / "data").ok());
   CHECK(Names(root / "data").size() == 1);
 }
 
 TEST_CASE("Retention: removing a checkpoint keeps files that are not its own, and ends an interrupted removal") {
-  TemporaryDirectory root;
+  TemporaryFolder root;
   Save(root / "a", 1, 1.0);
   Put(root / "a/notes.txt", "precious");
   REQUIRE(RemoveCheckpoint(root / "a").ok());
@@ -86,8 +86,8 @@ TEST_CASE("Retention: removing a checkpoint keeps files that are not its own, an
   Save(root / "c", 3, 1.0);
   std::filesystem::rename(root / "b", root / ".b.removing");
   std::filesystem::remove(root / ".b.removing/model.safetensors");
-  REQUIRE(ApplyRetention(root.Path(), {}).ok());
-  CHECK(Names(root.Path()) == std::set<std::string>{"a", "c"});
+  REQUIRE(ApplyRetention(root.path(), {}).ok());
+  CHECK(Names(root.path()) == std::set<std::string>{"a", "c"});
 }
 
 }  // namespace argosy::train

@@ -20,7 +20,7 @@ std::string TwoTensorsData() {
   return std::string(reinterpret_cast<char*>(a), 16) + std::string(reinterpret_cast<char*>(b), 6);
 }
 
-std::string OpenError(const TemporaryDirectory& directory, std::string_view content) {
+std::string OpenError(const TemporaryFolder& directory, std::string_view content) {
   std::string path = directory / "model.safetensors";
   Put(path, content);
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
@@ -32,7 +32,7 @@ std::string OpenError(const TemporaryDirectory& directory, std::string_view cont
 }  // namespace
 
 TEST_CASE("SafetensorsFile: reads names, types, shapes and metadata in the order of the bytes") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   Put(directory / "model.safetensors", FileOf(kTwoTensors, TwoTensorsData()));
   SafetensorsFile file = SafetensorsFile::Open(directory / "model.safetensors").value();
   REQUIRE(file.Tensors().size() == 2);
@@ -49,7 +49,7 @@ TEST_CASE("SafetensorsFile: reads names, types, shapes and metadata in the order
 }
 
 TEST_CASE("SafetensorsFile: scalars, empty tensors and an empty file are fine") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   Put(directory / "s", FileOf(R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"e":{"dtype":"F32","shape":[0,5],"data_offsets":[4,4]}})", "1234"));
   SafetensorsFile file = SafetensorsFile::Open(directory / "s").value();
   CHECK(file.Find("s")->elements == 1);
@@ -59,7 +59,7 @@ TEST_CASE("SafetensorsFile: scalars, empty tensors and an empty file are fine") 
 }
 
 TEST_CASE("SafetensorsFile: a damaged header is refused with the file, the tensor and what is wrong") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   auto one = [](const std::string& entry) { return FileOf("{\"w\":" + entry + "}", std::string(16, 'x')); };
   CHECK(Contains(OpenError(directory, ""), "0 bytes"));
   CHECK(Contains(OpenError(directory, std::string(8, '\xff')), "damaged"));
@@ -89,7 +89,7 @@ TEST_CASE("SafetensorsFile: a damaged header is refused with the file, the tenso
 }
 
 TEST_CASE("SafetensorsFile: a file cut at any length is refused, and never crashes") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   std::string whole = FileOf(kTwoTensors, TwoTensorsData());
   for (size_t n = 0; n < whole.size(); ++n) OpenError(directory, std::string_view(whole).substr(0, n));
   OpenError(directory, whole + "x");
@@ -98,7 +98,7 @@ TEST_CASE("SafetensorsFile: a file cut at any length is refused, and never crash
 }
 
 TEST_CASE("SafetensorsFile: random damage to the header never crashes, and what still opens reads inside the file") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   const std::string whole = FileOf(kTwoTensors, TwoTensorsData());
   const std::string path = directory / "model.safetensors";
   Prng prng(20261130);
@@ -111,7 +111,7 @@ TEST_CASE("SafetensorsFile: random damage to the header never crashes, and what 
       damaged[at] = prng.Next() % 2 == 0 ? alphabet[prng.Next() % alphabet.size()] : static_cast<char>(prng.Next());
     }
     Put(path, damaged);
-    absl::StatusOr<HfWeights> weights = HfWeights::Open(directory.Path());
+    absl::StatusOr<HfWeights> weights = HfWeights::Open(directory.path());
     if (!weights.ok()) continue;
     for (const StoredTensor& tensor : weights->Files().front().Tensors()) {
       CHECK(tensor.offset + tensor.bytes <= static_cast<int64_t>(damaged.size()));
@@ -122,7 +122,7 @@ TEST_CASE("SafetensorsFile: random damage to the header never crashes, and what 
 }
 
 TEST_CASE("HfWeights: ranges are read and converted exactly from every float type") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   const char* header = R"({"f32":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"bf16":{"dtype":"BF16","shape":[2,2],"data_offsets":[16,24]},"f16":{"dtype":"F16","shape":[4],"data_offsets":[24,32]},"ids":{"dtype":"I64","shape":[1],"data_offsets":[32,40]}})";
   float f32[4] = {1.0f, -2.5f, std::bit_cast<float>(0x3f808001u), 1e30f};
   uint16_t bf16[4] = {0x3f80, 0xc020, 0x7f80, 0x0001};
@@ -134,7 +134,7 @@ TEST_CASE("HfWeights: ranges are read and converted exactly from every float typ
   std::memcpy(data.data() + 24, f16, 8);
   std::memcpy(data.data() + 32, &ids, 8);
   Put(directory / "model.safetensors", FileOf(header, data));
-  HfWeights weights = HfWeights::Open(directory.Path()).value();
+  HfWeights weights = HfWeights::Open(directory.path()).value();
 
   std::vector<float> values(3);
   REQUIRE(weights.ReadRange("f32", 1, values).ok());
@@ -160,13 +160,13 @@ TEST_CASE("HfWeights: ranges are read and converted exactly from every float typ
 }
 
 TEST_CASE("HfWeights: a range larger than the read buffer is read whole") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   const int64_t count = 1'500'000;  // 3 MB of bf16
   std::vector<uint16_t> stored(count);
   for (int64_t i = 0; i < count; ++i) stored[i] = Bf16FromFloat(static_cast<float>(i % 251));
   std::string header = fmt::format(R"({{"w":{{"dtype":"BF16","shape":[{}],"data_offsets":[0,{}]}}}})", count, 2 * count);
   Put(directory / "model.safetensors", FileOf(header, std::string_view(reinterpret_cast<const char*>(stored.data()), 2 * count)));
-  HfWeights weights = HfWeights::Open(directory.Path()).value();
+  HfWeights weights = HfWeights::Open(directory.path()).value();
   std::vector<float> values(count - 3);
   REQUIRE(weights.ReadRange("w", 3, values).ok());
   bool equal = true;
@@ -175,11 +175,11 @@ TEST_CASE("HfWeights: a range larger than the read buffer is read whole") {
 }
 
 TEST_CASE("HfWeights: a missing shard, a misplaced tensor and a double one are named") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   auto shard = [&](const char* file, const char* tensor) {
     Put(directory / file, FileOf(fmt::format(R"({{"{}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}})", tensor), "1234"));
   };
-  auto error = [&] { return Message(HfWeights::Open(directory.Path()).status()); };
+  auto error = [&] { return Message(HfWeights::Open(directory.path()).status()); };
   CHECK(Contains(error(), "no weights"));
   Put(directory / "model.safetensors.index.json", "{}");
   CHECK(Contains(error(), "weight_map"));
@@ -193,7 +193,7 @@ TEST_CASE("HfWeights: a missing shard, a misplaced tensor and a double one are n
   CHECK(Contains(text, "\"b\""));
   CHECK(Contains(text, "two.safetensors"));
   shard("two.safetensors", "b");
-  HfWeights weights = HfWeights::Open(directory.Path()).value();
+  HfWeights weights = HfWeights::Open(directory.path()).value();
   CHECK((weights.Has("a") && weights.Has("b") && !weights.Has("c")));
   shard("two.safetensors", "a");
   CHECK(Contains(error(), "two files"));
@@ -202,9 +202,9 @@ TEST_CASE("HfWeights: a missing shard, a misplaced tensor and a double one are n
 }
 
 TEST_CASE("HfWeights: Check names the tensor whose shape disagrees or that is missing") {
-  TemporaryDirectory directory;
+  TemporaryFolder directory;
   Put(directory / "model.safetensors", FileOf(kTwoTensors, TwoTensorsData()));
-  HfWeights weights = HfWeights::Open(directory.Path()).value();
+  HfWeights weights = HfWeights::Open(directory.path()).value();
   std::vector<TensorSpec> wanted = {{"a", {2, 2}}, {"b", {3}}};
   CHECK(weights.Check(wanted).ok());
   CHECK(weights.MainDType() == DType::kF32);

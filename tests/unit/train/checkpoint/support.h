@@ -11,24 +11,12 @@
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 #include "train/checkpoint/checkpoint_writer.h"
 
 namespace argosy::train {
 
-// A folder of its own for one test.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    char pattern[] = "/tmp/argosy-checkpoint-XXXXXX";
-    path_ = ::mkdtemp(pattern);
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  const std::string& Path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using testing::TemporaryFolder;
 
 // Removed first: replacing a file makes some file systems wait for the disk.
 inline void Put(const std::string& path, std::string_view content) {

@@ -10,6 +10,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/train/config/assets.h"
 
 namespace argosy::train {
@@ -157,8 +158,8 @@ TEST_CASE("ModelConfig: what cannot be trained is refused by name, with what is 
 }
 
 TEST_CASE("ModelConfig: a directory with only .bin weights is refused with the way out") {
-  char pattern[] = "/tmp/argosy-config-XXXXXX";
-  std::string directory = ::mkdtemp(pattern);
+  testing::TemporaryFolder folder;
+  const std::string& directory = folder.path();
   CHECK(Has(Message(ModelConfig::Load(directory).status()), "config.json"));
   REQUIRE(WriteFileAtomic(directory + "/config.json", Llama().dump()).ok());
   CHECK(ModelConfig::Load(directory).ok());  // nothing but a config: enough to plan with
@@ -168,7 +169,6 @@ TEST_CASE("ModelConfig: a directory with only .bin weights is refused with the w
   CHECK(Has(Message(status), "safe_serialization=True"));
   REQUIRE(WriteFileAtomic(directory + "/model.safetensors", "x").ok());
   CHECK(ModelConfig::Load(directory).ok());
-  std::filesystem::remove_all(directory);
 }
 
 TEST_CASE("ModelConfig: tensors have HF's names and shapes, and units cover each once") {

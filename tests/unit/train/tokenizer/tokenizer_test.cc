@@ -1,13 +1,13 @@
 #include "train/tokenizer/tokenizer.h"
 
 #include <chrono>
-#include <filesystem>
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/id.h"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 #include "train/tokenizer/bpe_trainer.h"
 #include "train/tokenizer/json_scan.h"
 #include "train/tokenizer/regex.h"
@@ -42,24 +42,6 @@ Json Added(int id, const std::string& content, Json more = Json::object()) {
   token.update(more);
   return token;
 }
-
-class Folder {
- public:
-  Folder() {
-    unsigned char random[8];
-    internal::FillRandom(random, sizeof(random));
-    path_ = std::filesystem::temp_directory_path() / ("argosy-tokenizer-test-" + internal::ToHex(random, sizeof(random)));
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace
 
@@ -171,7 +153,7 @@ TEST_CASE("Tokenizer: tokens that only tokenizer_config.json knows are added") {
 }
 
 TEST_CASE("Tokenizer: AddTokens appends ids, and saved files give them again") {
-  Folder folder;
+  testing::TemporaryFolder folder;
   Json json = Letters();
   json["added_tokens"] = {Added(13, "<s>")};
   json["extra"] = {{"kept", 1.50}};
@@ -237,7 +219,7 @@ TEST_CASE("Tokenizer: what is not supported is refused by its name") {
 }
 
 TEST_CASE("Tokenizer: a folder without tokenizer.json says what it has instead") {
-  Folder folder;
+  testing::TemporaryFolder folder;
   CHECK(Tokenizer::Load(folder / "").status().code() == absl::StatusCode::kNotFound);
   REQUIRE(WriteFileAtomic(folder / "tokenizer.model", "x").ok());
   CHECK(Message(Tokenizer::Load(folder / "").status()).find("tokenizer.model and no tokenizer.json") != std::string::npos);
