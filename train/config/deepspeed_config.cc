@@ -1,17 +1,16 @@
 #include "train/config/deepspeed_config.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
-#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/status.h"
+#include "train/config/deepspeed_file.h"
 #include "train/config/deepspeed_keys.h"
 #include "train/config/json.h"
-#include "train/config/relaxed_json.h"
 
 namespace argosy::train {
 namespace {
@@ -23,84 +22,6 @@ constexpr double kDefaultLr = 5e-6;
 constexpr double kDeepSpeedLr = 1e-3;       // of its optimizers and of warmup_max_lr, where the file does not say
 constexpr int64_t kDeepSpeedWarmup = 1000;  // of its schedulers
 
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  return lower;
-}
-
-std::string_view LeafOf(std::string_view path) { return path.substr(path.rfind('.') == std::string_view::npos ? 0 : path.rfind('.') + 1); }
-std::string_view SectionOf(std::string_view path) {
-  size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-}
-
-const DeepSpeedKey* FindKey(std::string_view path) {
-  for (const DeepSpeedKey& key : DeepSpeedKeys()) {
-    if (key.path == path) return &key;
-  }
-  return nullptr;
-}
-
-const DeepSpeedAlias* FindAlias(std::string_view path) {
-  for (const DeepSpeedAlias& alias : DeepSpeedAliases()) {
-    if (alias.path == path) return &alias;
-  }
-  return nullptr;
-}
-
-// "did you mean": a sibling spelled nearly so, or the same name in another section.
-std::string Suggestion(std::string_view path) {
-  const std::string leaf = Lower(LeafOf(path));
-  if (leaf == "max_grad_norm" || leaf == "grad_clip" || leaf == "clip_grad") return "gradient_clipping";
-  std::string best;
-  size_t best_distance = std::max<size_t>(1, leaf.size() / 3) + 1;
-  auto consider = [&](std::string_view candidate) {
-    if (SectionOf(candidate) != SectionOf(path)) return;
-    size_t distance = EditDistance(leaf, LeafOf(candidate));
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  };
-  for (const DeepSpeedKey& key : DeepSpeedKeys()) consider(key.path);
-  for (const DeepSpeedAlias& alias : DeepSpeedAliases()) consider(alias.path);
-  if (!best.empty()) return best;
-  for (const DeepSpeedKey& key : DeepSpeedKeys()) {
-    if (LeafOf(key.path) == leaf) return std::string(key.path);
-  }
-  return best;
-}
-
-// Parses with duplicate keys and broken syntax reported where they are.
-json ParseFile(std::string_view text, std::vector<std::string>& errors) {
-  const std::string plain = PlainJson(text);
-  std::vector<std::set<std::string>> keys;
-  auto callback = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.empty() && !keys.back().insert(parsed.get<std::string>()).second) {
-      errors.push_back(fmt::format("\"{}\" is given twice: remove one of the two", parsed.get<std::string>()));
-    }
-    return true;
-  };
-  json file;
-  try {
-    file = json::parse(plain, callback);
-  } catch (const json::parse_error& error) {
-    std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
-    size_t detail = what.find("syntax error");
-    errors.push_back(fmt::format("it is not valid JSON at {}: {}", PlaceInText(plain, error.byte),
-                                 detail == std::string::npos ? what : what.substr(detail)));
-    return json::object();
-  }
-  if (!file.is_object()) {
-    errors.push_back("it must be a JSON object: { \"zero_optimization\": { ... }, ... }");
-    return json::object();
-  }
-  return file;
-}
-
 std::string Text(int64_t value) { return fmt::format("{}", value); }
 std::string Text(double value) { return fmt::format("{}", value); }
 std::string Text(bool value) { return value ? "true" : "false"; }
@@ -111,9 +32,10 @@ class Resolver {
   explicit Resolver(const SettingsContext& context) : context_(context), flags_(context.flags) {}
 
   SettingsReport Run(std::string_view text) {
-    json file = json::object();
-    if (!text.empty()) file = ParseFile(text, report_.errors);
-    Flatten(file, "");
+    DeepSpeedFile file = ReadDeepSpeedFile(text);
+    given_ = std::move(file.values);
+    report_.errors = std::move(file.errors);
+    report_.warnings = std::move(file.warnings);
     ResolveBatch();
     ResolvePrecision();
     ResolveZero();
@@ -139,84 +61,7 @@ class Resolver {
     report_.values.push_back({std::string(key), std::move(value), std::move(source), use, std::move(note)});
   }
 
-  // --- Reading the file into canonical paths.
-
-  void Flatten(const json& object, const std::string& prefix) {
-    for (const auto& [name, value] : object.items()) {
-      const std::string path = prefix + name;
-      std::string canonical = path;
-      if (const DeepSpeedAlias* alias = FindAlias(path)) {
-        canonical = alias->canonical;
-        if (object.contains(std::string(LeafOf(canonical)))) {
-          Error("\"{}\" and \"{}\" are two names of the same setting: give one of them", path, canonical);
-          continue;
-        }
-        if (alias->deprecated) Warn("\"{}\" is an old name of \"{}\"", path, canonical);
-      }
-      const DeepSpeedKey* key = FindKey(canonical);
-      if (key == nullptr) {
-        Unknown(path, prefix.empty());
-        continue;
-      }
-      if (value.is_null()) continue;
-      if (key->kind == KeyKind::kSection) {
-        if (canonical == "zero_optimization" && value.is_boolean()) {
-          Warn("\"zero_optimization\": {} is an old spelling of \"stage\": {}", Shown(value), value.get<bool>() ? 1 : 0);
-          given_["zero_optimization.stage"] = value.get<bool>() ? 1 : 0;
-        } else if (!value.is_object()) {
-          if (!IsAutoText(value)) Error("\"{}\" is {}: it must be an object", path, Shown(value));
-        } else {
-          Flatten(value, canonical + ".");
-        }
-        continue;
-      }
-      Take(*key, path, value);
-    }
-  }
-
-  static bool IsAutoText(const json& value) { return value.is_string() && value.get<std::string>() == "auto"; }
-
-  void Unknown(const std::string& path, bool top_level) {
-    const std::string suggestion = Suggestion(path);
-    if (!suggestion.empty()) Error("\"{}\" is not a known key: did you mean \"{}\"?", path, suggestion);
-    else if (top_level) Warn("\"{}\" is not a known key: it is ignored", path);
-    else Error("\"{}\" is not a known key", path);
-  }
-
-  void Take(const DeepSpeedKey& key, const std::string& path, const json& value) {
-    if (IsAutoText(value)) {
-      given_[std::string(key.path)] = value;
-      return;
-    }
-    json taken = value;
-    const char* wanted = nullptr;
-    switch (key.kind) {
-      case KeyKind::kInteger:
-      case KeyKind::kSize:
-        if (std::optional<int64_t> number = value.is_number() ? AsInteger(value) : std::nullopt) {
-          taken = *number;
-        } else if (key.kind == KeyKind::kSize && value.is_number_float() && std::isfinite(value.get<double>()) &&
-                   std::abs(value.get<double>()) < 9e18) {
-          taken = static_cast<int64_t>(std::floor(value.get<double>()));
-          Warn("\"{}\" is {}: it counts elements, so {} is used", path, Shown(value), taken.get<int64_t>());
-        } else {
-          wanted = "an integer";
-        }
-        break;
-      case KeyKind::kNumber: if (!value.is_number()) wanted = "a number"; break;
-      case KeyKind::kBool: if (!value.is_boolean()) wanted = "true or false"; break;
-      case KeyKind::kText: if (!value.is_string()) wanted = "a string"; break;
-      case KeyKind::kList: if (!value.is_array()) wanted = "a list"; break;
-      case KeyKind::kSection:
-      case KeyKind::kAny: break;
-    }
-    if (wanted != nullptr) {
-      Error("\"{}\" is {}{}: it must be {}{}", path, Shown(value), value.is_string() ? " (a string)" : "", wanted,
-            key.fate == KeyFate::kHonoured ? " or \"auto\"" : "");
-      return;
-    }
-    given_[std::string(key.path)] = std::move(taken);
-  }
+  // --- What the file gives.
 
   bool IsAuto(std::string_view path) const {
     auto it = given_.find(path);
@@ -417,7 +262,7 @@ class Resolver {
       return;
     }
     if (given_.contains(kDevice)) {
-      Row(kDevice, file, IsAuto(kDevice) ? "auto" : "file", std::string(FindKey(kDevice)->note), ValueUse::kIgnored);
+      Row(kDevice, file, IsAuto(kDevice) ? "auto" : "file", std::string(FindDeepSpeedKey(kDevice)->note), ValueUse::kIgnored);
     }
 
     constexpr std::string_view kParam = "zero_optimization.offload_param.device";
@@ -438,7 +283,7 @@ class Resolver {
   void ResolveOptimizer() {
     has_optimizer_ = std::any_of(given_.begin(), given_.end(), [](const auto& entry) { return entry.first.starts_with("optimizer."); });
     std::string type = GivenAs<std::string>("optimizer.type").value_or("AdamW");
-    const std::string lower = Lower(type);
+    const std::string lower = absl::AsciiStrToLower(type);
     const bool plain_adam = lower == "adam" && !GivenAs<bool>("optimizer.params.adam_w_mode").value_or(true);
     if ((lower != "adam" && lower != "adamw") || plain_adam) {
       Row("optimizer.type", type, "file", "AdamW is the optimizer here", ValueUse::kRefused);
@@ -626,7 +471,7 @@ class Resolver {
 
   void ListTheOthers() {
     for (const auto& [path, value] : given_) {
-      const DeepSpeedKey* key = FindKey(path);
+      const DeepSpeedKey* key = FindDeepSpeedKey(path);
       if (key == nullptr || key->fate == KeyFate::kHonoured) continue;
       bool refused = key->fate == KeyFate::kRefusedIfTrue && value.is_boolean() && value.get<bool>();
       if (key->fate == KeyFate::kRefusedIfEnabled && value.is_object()) {
@@ -656,7 +501,7 @@ class Resolver {
 }  // namespace
 
 absl::StatusOr<Precision> PrecisionFromName(std::string_view name) {
-  const std::string lower = Lower(name);
+  const std::string lower = absl::AsciiStrToLower(ToAbsl(name));
   if (lower == "bf16" || lower == "bfloat16") return Precision::kBf16;
   if (lower == "no" || lower == "fp32" || lower == "float32") return Precision::kFp32;
   if (lower == "fp16" || lower == "float16") {

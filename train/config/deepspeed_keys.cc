@@ -199,4 +199,11 @@ constexpr DeepSpeedAlias kAliases[] = {
 std::span<const DeepSpeedKey> DeepSpeedKeys() { return kKeys; }
 std::span<const DeepSpeedAlias> DeepSpeedAliases() { return kAliases; }
 
+const DeepSpeedKey* FindDeepSpeedKey(std::string_view path) {
+  for (const DeepSpeedKey& key : DeepSpeedKeys()) {
+    if (key.path == path) return &key;
+  }
+  return nullptr;
+}
+
 }  // namespace argosy::train

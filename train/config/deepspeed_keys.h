@@ -31,6 +31,8 @@ struct DeepSpeedAlias {
 };
 
 std::span<const DeepSpeedKey> DeepSpeedKeys();
+// Null when the canonical path is not known.
+const DeepSpeedKey* FindDeepSpeedKey(std::string_view path);
 std::span<const DeepSpeedAlias> DeepSpeedAliases();
 
 }  // namespace argosy::train
