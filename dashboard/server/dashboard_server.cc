@@ -27,6 +27,10 @@ class DashboardServer::Impl {
     auto found = resolver.resolve(host_, std::to_string(state_->options.port), tcp::resolver::passive, error);
     if (error || found.empty()) return InvalidArgument("dashboard: cannot listen on host \"{}\": {}", host_, error.message());
     tcp::endpoint endpoint = found.begin()->endpoint();
+    if (state_->options.token.IsEmpty() && !endpoint.address().is_loopback()) {
+      return InvalidArgument("dashboard: listening on {} without a cluster token would let anyone run commands here: keep 127.0.0.1 or give a token",
+                             host_);
+    }
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/status.h"
 #include "tests/support/catch.h"
 #include "tests/unit/dashboard/memory_head.h"
 
@@ -103,6 +104,17 @@ Followed ReadAll(websocket::stream<tcp::socket>& stream) {
   }
   followed.close_code = stream.reason().code;
   return followed;
+}
+
+TEST_CASE("DashboardServer: without a token it listens on loopback only") {
+  MemoryHead head;
+  for (const char* host : {"0.0.0.0", "::"}) {
+    auto refused = DashboardServer::Start({.host = host, .port = 0}, head.Channel());
+    INFO(host);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(Message(refused.status()).find("without a cluster token") != std::string::npos);
+  }
+  CHECK(DashboardServer::Start({.host = "127.0.0.1", .port = 0}, head.Channel()).ok());
 }
 
 TEST_CASE("DashboardServer: answers with the statuses and texts that clients know") {
