@@ -132,7 +132,7 @@ absl::StatusOr<StartedDaemon> StartDaemon(const DaemonStart& start) {
 
 void SayReady(int fd, const nlohmann::json& line) {
   if (fd < 0) return;
-  WriteAll(fd, line.dump() + "\n");
+  WriteAll(fd, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");   // paths may hold any bytes
   ::close(fd);
 }
 

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -105,7 +106,7 @@ absl::StatusOr<Json> ParseObject(const std::string& text, std::string_view optio
 
 // '{"k": "v"}' or k=v,k=v.
 absl::StatusOr<Json> ParseLabels(const std::string& text) {
-  if (text.front() == '{') return ParseObject(text, "--entrypoint-label-selector");
+  if (!text.empty() && text.front() == '{') return ParseObject(text, "--entrypoint-label-selector");
   std::vector<std::string> pairs;
   for (size_t begin = 0; begin <= text.size();) {
     size_t end = std::min(text.find(',', begin), text.size());
@@ -221,11 +222,17 @@ absl::StatusOr<int> Submit(const JobArguments& arguments) {
     ARGOSY_ASSIGN_OR_RETURN(runtime_env, ParseObject(submit.runtime_env_json, "--runtime-env-json"));
   }
   ARGOSY_ASSIGN_OR_RETURN(Json env_vars, ParsePairs(submit.env_vars, "--env"));
+  if (runtime_env.contains("env_vars") && !runtime_env["env_vars"].is_object()) {
+    return InvalidArgument("--runtime-env-json {}: env_vars must be an object of strings", submit.runtime_env_json);
+  }
   for (const auto& [name, value] : env_vars.items()) runtime_env["env_vars"][name] = value;
   ARGOSY_ASSIGN_OR_RETURN(Json metadata, ParsePairs(submit.metadata, "--metadata"));
   if (!submit.working_dir.empty()) {
     ARGOSY_ASSIGN_OR_RETURN(std::string uri, UploadWorkingDir(client, submit.working_dir));
     runtime_env["working_dir"] = uri;
+  }
+  for (const auto& [flag, amount] : {std::pair("--entrypoint-num-cpus", submit.num_cpus), {"--entrypoint-num-gpus", submit.num_gpus}}) {
+    if (amount && !(*amount >= 0 && std::isfinite(*amount))) return InvalidArgument("{} {}: give a number from 0", flag, *amount);
   }
   std::string entrypoint = QuoteWord(submit.program);
   for (size_t i = 1; i < words.size(); ++i) entrypoint += " " + QuoteWord(words[i]);
@@ -311,7 +318,7 @@ absl::StatusOr<int> Logs(const JobArguments& arguments) {
 absl::StatusOr<int> Stop(const JobArguments& arguments) {
   ARGOSY_ASSIGN_OR_RETURN(JobClient client, OpenClient(arguments.connection));
   ARGOSY_ASSIGN_OR_RETURN(Json answer, client.Call("POST", JobPath(arguments.id) + "/stop"));
-  if (!answer.value("stopped", false)) {
+  if (!answer.is_object() || !answer.value("stopped", false)) {
     fmt::print(stderr, "Job '{}' had already ended\n", arguments.id);
     return 0;
   }
@@ -361,7 +368,11 @@ void RegisterJob(CLI::App& app) {
     Run(command, arguments, run);
     return command;
   };
-  auto add_id = [&](CLI::App* command) { command->add_option("id", arguments->id, "The job's submission id")->required(); };
+  auto add_id = [&](CLI::App* command) {
+    command->add_option("id", arguments->id, "The job's submission id")->required()->check([](const std::string& id) {
+      return id.empty() ? std::string("the job's id is empty; argosy job list shows the ids") : std::string();
+    });
+  };
 
   CLI::App* submit = add("submit", "Run a command on the cluster: argosy job submit [options] -- COMMAND...", Submit);
   SubmitArguments& s = arguments->submit;

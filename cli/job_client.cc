@@ -1,6 +1,7 @@
 #include "cli/job_client.h"
 
 #include <netinet/tcp.h>
+#include <poll.h>
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -26,6 +27,7 @@ namespace {
 
 constexpr size_t kPiece = 256 << 10;
 constexpr std::chrono::milliseconds kRetryPause{500};
+constexpr int kAnswerPatienceMillis = 60'000;
 
 absl::Status Unreachable(const JobAddress& address, const std::string& why) {
   return Unavailable("no head answers at {}: {} (is it running? name another with --address or ARGOSY_JOB_ADDRESS)", address.text, why);
@@ -82,6 +84,9 @@ void SetCommonFields(Message& message, const JobAddress& address, const Token& t
 }
 
 absl::StatusOr<http::response<http::string_body>> ReadResponse(tcp::socket& socket, const JobAddress& address) {
+  // Something that accepts and says nothing is no head.
+  pollfd wait{socket.native_handle(), POLLIN, 0};
+  if (::poll(&wait, 1, kAnswerPatienceMillis) == 0) return Unreachable(address, fmt::format("no answer in {} s", kAnswerPatienceMillis / 1000));
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(boost::none);

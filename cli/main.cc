@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -31,6 +32,11 @@ int ExecFinetune(char** argv) {
 int Main(int argc, char** argv) {
   for (std::string_view verb : kFinetuneVerbs) {
     if (argc > 1 && argv[1] == verb) return ExecFinetune(argv);
+  }
+  constexpr std::array<std::string_view, 6> kVerbs = {"start", "stop", "status", "job", "head", "node"};
+  if (argc > 1 && argv[1][0] != '-' && std::find(kVerbs.begin(), kVerbs.end(), argv[1]) == kVerbs.end()) {
+    std::fprintf(stderr, "argosy: there is no command %s; argosy --help lists them\n", argv[1]);
+    return 2;
   }
   CLI::App app("Argosy: a distributed task and actor runtime, with fine-tuning on top");
   app.name("argosy");

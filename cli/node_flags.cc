@@ -1,16 +1,30 @@
 #include "cli/node_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/resources.h"
 #include "runtime/base/status.h"
 #include "runtime/node/node_server.h"
+#include "runtime/rpc/utf8.h"
 #include "scheduler/label_selector.h"
 
 namespace argosy::cli {
+namespace {
+
+constexpr double kCpusMax = 100'000;
+constexpr double kGpusMax = 10'000;
+constexpr uint64_t kObjectStoreBytesMin = 4 << 20;   // two extents
+constexpr double kBytesMax = 0x1p49;                 // 512 TiB: the largest that an amount of a resource holds
+constexpr size_t kNodeNameMax = 255;
+constexpr std::string_view kNodeIdLabel = "argosy.io/node-id";
+
+}  // namespace
 
 void AddNodeFlags(CLI::App& command, NodeFlags& flags) {
   command.add_option("--num-cpus", flags.num_cpus, "CPUs to offer (default: all of this host)");
@@ -33,8 +47,8 @@ absl::StatusOr<uint64_t> ParseBytes(const std::string& text, const char* flag) {
   if (unit.ends_with("IB")) unit.resize(unit.size() - 2);
   else if (unit.ends_with("B")) unit.resize(unit.size() - 1);
   double factor = unit.empty() ? 1 : unit == "K" ? 0x1p10 : unit == "M" ? 0x1p20 : unit == "G" ? 0x1p30 : unit == "T" ? 0x1p40 : 0;
-  if (end == text.c_str() || factor == 0 || !(value > 0) || value * factor > 0x1p60) {
-    return InvalidArgument("{} {}: give a number of bytes above 0, or one with K, M, G or T, e.g. 4G", flag, text);
+  if (end == text.c_str() || factor == 0 || !(value * factor >= 1) || value * factor > kBytesMax) {
+    return InvalidArgument("{} {}: give a number of bytes from 1 to 512T, or one with K, M, G or T, e.g. 4G", flag, text);
   }
   return static_cast<uint64_t>(value * factor);
 }
@@ -59,19 +73,44 @@ absl::StatusOr<std::map<std::string, double>> ParseResources(const std::string& 
 absl::StatusOr<node::NodeServerOptions> ToNodeOptions(const NodeFlags& flags) {
   node::NodeServerOptions options;
   ARGOSY_ASSIGN_OR_RETURN(options.resources, ParseResources(flags.resources));
-  if (flags.num_cpus >= 0) options.resources[kCpu] = flags.num_cpus;
-  if (flags.num_gpus >= 0) options.resources[kGpu] = flags.num_gpus;
-  if (flags.num_gpus != std::floor(flags.num_gpus)) return InvalidArgument("--num-gpus {}: give a whole number", flags.num_gpus);
+  if (flags.num_cpus) {
+    // Above this no host is, and a slip of the finger is likely. Less than a ten-thousandth would be counted as none.
+    double cpus = *flags.num_cpus;
+    if (!(cpus >= 0 && cpus <= kCpusMax) || (cpus > 0 && cpus < 1e-4)) {
+      return InvalidArgument("--num-cpus {}: give a number from 0 to {}", cpus, kCpusMax);
+    }
+    options.resources[kCpu] = cpus;
+  }
+  if (flags.num_gpus) {
+    double gpus = *flags.num_gpus;
+    if (!(gpus >= 0 && gpus <= kGpusMax) || gpus != std::floor(gpus)) {
+      return InvalidArgument("--num-gpus {}: give a whole number from 0 to {}", gpus, kGpusMax);
+    }
+    options.resources[kGpu] = gpus;
+  }
   if (!flags.memory.empty()) {
     ARGOSY_ASSIGN_OR_RETURN(uint64_t bytes, ParseBytes(flags.memory, "--memory"));
     options.resources[kMemory] = static_cast<double>(bytes);
   }
   if (!flags.object_store_memory.empty()) {
     ARGOSY_ASSIGN_OR_RETURN(options.object_store_bytes, ParseBytes(flags.object_store_memory, "--object-store-memory"));
+    if (options.object_store_bytes < kObjectStoreBytesMin) {
+      return InvalidArgument("--object-store-memory {}: give at least {}M", flags.object_store_memory, kObjectStoreBytesMin >> 20);
+    }
   }
   absl::StatusOr<scheduler::Labels> labels = scheduler::ParseLabels(flags.labels);
   if (!labels.ok()) return Annotate(labels.status(), "--labels " + flags.labels);
+  for (const auto& [key, value] : *labels) {
+    if (key == kNodeIdLabel) return InvalidArgument("--labels {}: {} is set by the node itself; choose another key", flags.labels, key);
+  }
   options.labels = *labels;
+  if (flags.name.size() > kNodeNameMax) {
+    return InvalidArgument("--node-name {}...: its {} bytes are too many; give at most {}", flags.name.substr(0, 20), flags.name.size(), kNodeNameMax);
+  }
+  if (std::any_of(flags.name.begin(), flags.name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) {
+    return InvalidArgument("--node-name \"{}\": give a name without line breaks and other control characters", flags.name);
+  }
+  if (!rpc::IsUtf8(flags.name)) return InvalidArgument("--node-name: its {} bytes are not UTF-8 text", flags.name.size());
   options.name = flags.name;
   if (!flags.ip.empty()) options.ip = flags.ip;
   options.wire_port = flags.wire_port;
@@ -86,8 +125,8 @@ std::vector<std::string> ToArguments(const NodeFlags& flags) {
     arguments.push_back(flag);
     arguments.push_back(value);
   };
-  if (flags.num_cpus >= 0) add("--num-cpus", fmt::format("{}", flags.num_cpus));
-  if (flags.num_gpus >= 0) add("--num-gpus", fmt::format("{}", flags.num_gpus));
+  if (flags.num_cpus) add("--num-cpus", fmt::format("{}", *flags.num_cpus));
+  if (flags.num_gpus) add("--num-gpus", fmt::format("{}", *flags.num_gpus));
   add("--memory", flags.memory);
   add("--resources", flags.resources);
   add("--labels", flags.labels);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace argosy::cli {
 
 // What a node has, as flags say it.
 struct NodeFlags {
-  double num_cpus = -1;             // below zero: found out
-  double num_gpus = -1;
+  std::optional<double> num_cpus;   // not given: found out
+  std::optional<double> num_gpus;
   std::string memory;               // bytes, or with K M G T (powers of 1024)
   std::string resources;            // JSON object of custom amounts
   std::string labels;               // k=v,k=v

@@ -62,13 +62,17 @@ std::optional<DaemonRecord> ReadRecord(const std::string& folder) {
 }  // namespace
 
 std::string SessionsRoot(const std::string& flag) {
-  if (!flag.empty()) return flag;
   const char* variable = std::getenv("ARGOSY_SESSIONS_DIR");
-  return variable != nullptr && *variable != '\0' ? variable : "/tmp/argosy";
+  std::string root = !flag.empty() ? flag : variable != nullptr && *variable != '\0' ? variable : "/tmp/argosy";
+  // Daemons write down the paths in it, and whoever reads them may stand elsewhere.
+  std::error_code error;
+  fs::path absolute = fs::absolute(root, error).lexically_normal();
+  return error ? root : absolute.string();
 }
 
 absl::StatusOr<std::string> MakeSession(const std::string& root) {
-  bool existed = fs::exists(root);
+  std::error_code unreadable;   // then making it says why
+  bool existed = fs::exists(root, unreadable);
   ARGOSY_RETURN_IF_ERROR(MakeDirectories(root, 0700));
   if (!existed) ::chmod(root.c_str(), 01777);
   std::time_t now = std::time(nullptr);
@@ -97,20 +101,24 @@ absl::StatusOr<UniqueFd> LockDaemonFolder(const std::string& folder) {
   std::string path = folder + "/daemon.lock";
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.ok()) return ErrnoStatus(errno, path);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return FailedPrecondition("{} is another daemon's: its lock is held", folder);
+  // Whoever only asks holds the lock shared for a moment; a daemon holds it for good.
+  for (int attempt = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    if (attempt == 100) return FailedPrecondition("{} is another daemon's: its lock is held", folder);
+    ::usleep(1'000);
+  }
   return fd;
 }
 
 bool IsLocked(const std::string& folder) {
   UniqueFd fd(::open((folder + "/daemon.lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  return fd.ok() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+  return fd.ok() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;   // shared: two that ask at once do not see each other
 }
 
 absl::Status WriteRecord(const DaemonRecord& record) {
   nlohmann::json json{{"pid", record.pid}, {"name", record.name}, {"address", record.address}, {"token_file", record.token_file}};
   if (record.kind == "head") json["dashboard"] = record.dashboard;
   else json.update({{"socket", record.socket}, {"head_address", record.head_address}});
-  return WriteFileAtomic(record.folder + "/" + record.kind + ".json", json.dump(2) + "\n", {.mode = 0600});
+  return WriteFileAtomic(record.folder + "/" + record.kind + ".json", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", {.mode = 0600});
 }
 
 std::vector<DaemonRecord> LiveDaemons(const std::string& root) {

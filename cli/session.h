@@ -20,7 +20,7 @@
 
 namespace argosy::cli {
 
-// --temp-dir when given, else ARGOSY_SESSIONS_DIR, else /tmp/argosy.
+// --temp-dir when given, else ARGOSY_SESSIONS_DIR, else /tmp/argosy; absolute.
 std::string SessionsRoot(const std::string& flag);
 
 // A new folder under the root. The root is made open to all users with the sticky bit, like /tmp itself.

@@ -6,8 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <grpcpp/channel.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
+#include <filesystem>
 
 #include "cli/command.h"
 #include "cli/daemon.h"
@@ -17,6 +21,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/base/status.h"
 #include "runtime/node/node_server.h"
+#include "runtime/rpc/channel.h"
 
 namespace argosy::cli {
 namespace {
@@ -49,6 +54,12 @@ absl::StatusOr<std::string> LocalIpTowards(const std::string& address) {
   }
   std::string host = address.substr(0, colon);
   std::string port = address.substr(colon + 1);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  int number = 0;
+  if (auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+      error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535) {
+    return InvalidArgument("--address {}: the port is {}; give a number from 1 to 65535", address, port);
+  }
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
@@ -104,8 +115,20 @@ absl::Status RunStart(StartFlags flags) {
     life_read.Reset(fds[0]);
     life_write.Reset(fds[1]);
   }
+  std::error_code unreadable;   // says no as well
+  if (!flags.web_dir.empty() && !std::filesystem::exists(std::filesystem::path(flags.web_dir) / "index.html", unreadable)) {
+    return InvalidArgument("--web-dir {}: there is no index.html; give the folder of the built page", flags.web_dir);
+  }
   flags.token.create = flags.head;
   ARGOSY_ASSIGN_OR_RETURN(ResolvedToken token, ResolveToken(flags.token));
+  if (!flags.head) {
+    if (flags.node.ip.empty()) {
+      ARGOSY_ASSIGN_OR_RETURN(flags.node.ip, LocalIpTowards(flags.address));
+    }
+    // The node itself would try again for ever, as it must when a head that it knows is away.
+    std::shared_ptr<grpc::Channel> channel = rpc::OpenChannel({.address = flags.address, .token = token.token});
+    ARGOSY_RETURN_IF_ERROR(Annotate(rpc::WaitConnected(*channel, flags.address, absl::Seconds(10)), "--address " + flags.address));
+  }
   std::string root = SessionsRoot(flags.temp_dir);
   RemoveStaleSessions(root);
   ARGOSY_ASSIGN_OR_RETURN(std::string session, MakeSession(root));
@@ -131,8 +154,6 @@ absl::Status RunStart(StartFlags flags) {
     address = daemon.ready.value("address", "");
     dashboard = daemon.ready.value("dashboard", "");
     if (!quiet) Print(fmt::format("head started: pid {}, {}", daemon.pid, address));
-  } else if (flags.node.ip.empty()) {
-    ARGOSY_ASSIGN_OR_RETURN(flags.node.ip, LocalIpTowards(flags.address));
   }
 
   ARGOSY_ASSIGN_OR_RETURN(std::string folder, MakeNodeFolder(session));

@@ -1,7 +1,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
 #include <filesystem>
+#include <thread>
 
 #include "cli/node_flags.h"
 #include "cli/session.h"
@@ -47,11 +51,54 @@ TEST_CASE("Flags: a node's flags survive being passed on to its daemon") {
   CHECK(options->labels.at("zone") == "a");
   std::vector<std::string> arguments = ToArguments(flags);
   CHECK(std::find(arguments.begin(), arguments.end(), "zone=a") != arguments.end());
+  CHECK(std::find(arguments.begin(), arguments.end(), "--num-gpus") == arguments.end());
   flags.num_gpus = 0.5;
   CHECK(Message(ToNodeOptions(flags).status()).find("--num-gpus 0.5") != std::string::npos);
   flags.num_gpus = 1;
   flags.labels = "zone";
   CHECK(Message(ToNodeOptions(flags).status()).find("--labels zone") != std::string::npos);
+}
+
+TEST_CASE("Flags: what no node can have is an error that names the flag and the value") {
+  auto error = [](const NodeFlags& flags) { return std::string(Message(ToNodeOptions(flags).status())); };
+  for (double bad : {-1.0, std::nan(""), HUGE_VAL, 1e30, 1e-5}) {
+    INFO(bad);
+    CHECK(error({.num_cpus = bad}).find("--num-cpus") == 0);
+    CHECK(error({.num_gpus = bad}).find("--num-gpus") == 0);
+  }
+  CHECK(error({.labels = "argosy.io/node-id=x"}).find("argosy.io/node-id is set by the node itself") != std::string::npos);
+  CHECK(error({.object_store_memory = "1"}).find("--object-store-memory 1: give at least 4M") == 0);
+  CHECK(error({.object_store_memory = "900T"}).find("--object-store-memory 900T") == 0);
+  CHECK(error({.memory = "0.1"}).find("--memory 0.1") == 0);
+  CHECK(error({.name = "a\nb"}).find("--node-name") == 0);
+  CHECK(error({.name = std::string(5000, 'x')}).find("5000 bytes") != std::string::npos);
+  CHECK(error({.name = "\xff\xfe"}).find("--node-name") == 0);
+  CHECK(error({.name = "caf\xc3\xa9 1"}).empty());
+}
+
+TEST_CASE("Session: the root is absolute, since who reads its paths may stand elsewhere") {
+  CHECK(SessionsRoot("some/where") == (std::filesystem::current_path() / "some/where").string());
+  CHECK(SessionsRoot("/a/../b") == "/b");
+}
+
+TEST_CASE("Session: asking who lives never keeps a daemon from its folder") {
+  std::string folder = (std::filesystem::temp_directory_path() / ("argosy-cli-test-" + NodeId::Random().Hex())).string();
+  std::filesystem::create_directories(folder);
+  REQUIRE(LockDaemonFolder(folder).ok());   // makes the file
+  std::atomic<bool> done = false;
+  std::atomic<int> seen_locked = 0;
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 3; ++i) {
+    askers.emplace_back([&] {
+      while (!done) seen_locked += IsLocked(folder);
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(seen_locked == 0);   // two that ask do not take each other for a daemon
+  for (int i = 0; i < 50; ++i) CHECK(LockDaemonFolder(folder).ok());
+  done = true;
+  for (std::thread& asker : askers) asker.join();
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("Session: a locked folder is a living daemon, a free one is removed") {

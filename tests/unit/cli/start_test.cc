@@ -1,8 +1,10 @@
 // The real binary: a local cluster as a program starts it for itself.
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -126,6 +128,67 @@ TEST_CASE("Start: a wrong flag is an error before anything is started") {
   CHECK(cluster.said["error"].get<std::string>().find("--resources") != std::string::npos);
   CHECK(cluster.Wait() == 2);
   CHECK(!std::filesystem::exists(cluster.Sessions()));
+}
+
+// Runs a command to its end; what it wrote to both outputs, and its exit code in `code`.
+std::string Run(std::vector<std::string> words, int& code) {
+  words.insert(words.begin(), ARGOSY_BINARY);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int out[2];
+  REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+  pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(out[1], STDOUT_FILENO);
+    ::dup2(out[1], STDERR_FILENO);
+    ::execv(ARGOSY_BINARY, argv.data());
+    _exit(127);
+  }
+  ::close(out[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = ::read(out[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
+  ::close(out[0]);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return text;
+}
+
+TEST_CASE("Start: joining something that accepts and says nothing ends in bounded time, with its address") {
+  int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener, 8) == 0);
+  REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  std::string where = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  std::string root = (std::filesystem::temp_directory_path() / ("argosy-start-test-" + NodeId::Random().Short())).string();
+  int code = 0;
+  std::string said = Run({"start", "--address", where, "--auth", "none", "--temp-dir", root}, code);
+  INFO(said);
+  CHECK(code == 1);
+  CHECK(said.find("no head answers at " + where) != std::string::npos);
+  CHECK(!std::filesystem::exists(root));   // nothing was begun
+  ::close(listener);
+}
+
+TEST_CASE("Commands: bad words are refused by name, without a crash") {
+  int code = 0;
+  CHECK(Run({"strat"}, code).find("there is no command strat") != std::string::npos);
+  CHECK(code == 2);
+  CHECK(Run({"start", "--address", "127.0.0.1:99999", "--auth", "none"}, code).find("the port is 99999") != std::string::npos);
+  CHECK(code == 2);
+  CHECK(Run({"job", "submit", "--runtime-env-json", R"({"env_vars": 3})", "--env", "A=b", "--", "true"}, code).find("env_vars must be an object") !=
+        std::string::npos);
+  CHECK(code == 1);
+  CHECK(Run({"job", "submit", "--entrypoint-num-cpus", "nan", "--", "true"}, code).find("--entrypoint-num-cpus") != std::string::npos);
+  CHECK(code != 0);
+  CHECK(Run({"job", "status", ""}, code).find("id is empty") != std::string::npos);
+  CHECK(code == 2);
 }
 
 }  // namespace
