@@ -6,6 +6,7 @@
 #include "argosy/argosy.h"
 #include "runtime/api/process.h"
 #include "runtime/base/status.h"
+#include "runtime/worker/execution.h"
 
 namespace argosy {
 namespace internal {
@@ -160,6 +161,7 @@ void CancelCell(const CellPtr& cell, bool force) {
 // ---- tasks and actors -------------------------------------------------------------------------------------------------------
 
 CellPtr SubmitTask(const FunctionEntry& function, const TaskOptions& options, std::vector<OutgoingArgument> arguments) {
+  if (options.max_retries < -1) throw RuntimeError(fmt::format("max_retries is {}; it must be 0 or more, or -1: without bound", options.max_retries));
   worker::TaskRequest request;
   request.function = function.name;
   request.readable = options.name.empty() ? function.readable : options.name;
@@ -177,7 +179,13 @@ CellPtr SubmitCall(ActorId actor, const FunctionEntry& function, const CallOptio
 ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_name, const ActorOptions& options,
                     std::vector<OutgoingArgument> arguments) {
   if (options.detached && options.name.empty()) throw RuntimeError("a detached actor needs a name: nobody could find it");
-  if (options.max_concurrency < 1) throw RuntimeError(fmt::format("max_concurrency is {}; it must be 1 or more", options.max_concurrency));
+  if (options.max_concurrency < 1 || options.max_concurrency > worker::kActorConcurrencyMax) {
+    throw RuntimeError(fmt::format("max_concurrency is {}; it must be from 1 to {}", options.max_concurrency, worker::kActorConcurrencyMax));
+  }
+  if (options.max_restarts < -1) throw RuntimeError(fmt::format("max_restarts is {}; it must be 0 or more, or -1: without bound", options.max_restarts));
+  if (options.max_task_retries < -1) {
+    throw RuntimeError(fmt::format("max_task_retries is {}; it must be 0 or more, or -1: without bound", options.max_task_retries));
+  }
   worker::ActorRequest request;
   wire::ActorSpec& spec = request.spec;
   spec.class_name = class_name;

@@ -90,6 +90,13 @@ class Counter {
   argosy::ObjectRef<int> held_;
 };
 
+// Its constructor throws what is not text.
+class Thrower {
+ public:
+  explicit Thrower(int) { throw std::runtime_error("bytes \xff\xfe"); }
+  int Call() { return 0; }
+};
+
 class Meeting {
  public:
   explicit Meeting(int) {}
@@ -262,6 +269,26 @@ TEST_CASE("Actor: a constructor's exception is what the calls throw") {
   } catch (const argosy::ActorDiedError& error) {
     CHECK(std::string(error.what()).find("start is -1") != std::string::npos);
   }
+}
+
+TEST_CASE("Actor: bytes that are no text, in an exception or a name, cost neither the node nor the cluster") {
+  argosy::Actor<Thrower> bad = argosy::Spawn<Thrower>({}, 1);
+  try {
+    argosy::Get(bad.Call<&Thrower::Call>(), 30s);
+    FAIL("no exception");
+  } catch (const argosy::ActorDiedError& error) {
+    CHECK(std::string(error.what()).find("bytes ") != std::string::npos);
+  }
+  CHECK(argosy::Get(argosy::Task<Square>().Submit(6), 30s) == 36);
+}
+
+TEST_CASE("Actor: options that cannot be are refused by name and value") {
+  for (int concurrency : {-1, 0, 1'000'000}) {
+    CHECK_THROWS_WITH(argosy::Spawn<Counter>({.max_concurrency = concurrency}, 0),
+                      "max_concurrency is " + std::to_string(concurrency) + "; it must be from 1 to 1000");
+  }
+  CHECK_THROWS_WITH(argosy::Spawn<Counter>({.max_restarts = -2}, 0), "max_restarts is -2; it must be 0 or more, or -1: without bound");
+  CHECK_THROWS_WITH(argosy::Task<Square>({.max_retries = -2}).Submit(1), "max_retries is -2; it must be 0 or more, or -1: without bound");
 }
 
 TEST_CASE("Actor: restarts after a crash, and calls in flight are repeated when allowed") {
