@@ -129,7 +129,11 @@ absl::Status CheckUtf8(const Message& message) {
     std::string name(field->name());
     // A map's entries are messages of "key" and "value": the field that holds them says more.
     if (owner.GetDescriptor()->options().map_entry()) name = fmt::format("{} in {}", name, std::string(owner.GetDescriptor()->name()));
-    result = InvalidArgument("{} \"{}\" is not UTF-8 text; only values may hold other bytes", name, Replaced(text.substr(0, 100)));
+    std::string shown = Replaced(std::string_view(text).substr(0, 100));
+    for (char& c : shown) {
+      if (static_cast<unsigned char>(c) < 0x20) c = '?';   // a zero byte would end the message
+    }
+    result = InvalidArgument("{} \"{}\" is not UTF-8 text; only values may hold other bytes", name, shown);
     return true;
   });
   return result;

@@ -65,8 +65,8 @@ TEST_CASE("Utf8: a wrong name is an error that says which field, and what came")
   v1::SubmitJobRequest request;
   request.set_entrypoint("echo");
   CHECK(CheckUtf8(request).ok());
-  request.set_submission_id("a\xff");
-  CHECK(Message(CheckUtf8(request)).find("submission_id \"a\xef\xbf\xbd\"") == 0);
+  request.set_submission_id(std::string("a\0\xff", 3));
+  CHECK(Message(CheckUtf8(request)) == "submission_id \"a?\xef\xbf\xbd\" is not UTF-8 text; only values may hold other bytes");
 }
 
 TEST_CASE("Server: binds wider than loopback only with a token, and a taken port is named") {
