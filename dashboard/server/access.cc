@@ -52,9 +52,12 @@ bool IsSameOrigin(const RequestHead& head) {
   return head.origin == "http://" + head.host || head.origin == "https://" + head.host;
 }
 
+bool IsOpenToAll(Endpoint endpoint) {
+  return endpoint == Endpoint::kHealth || endpoint == Endpoint::kStatic || endpoint == Endpoint::kLogIn;
+}
+
 std::optional<Response> Refusal(const RequestHead& head, Endpoint endpoint, const Token& token) {
-  bool open = endpoint == Endpoint::kHealth || endpoint == Endpoint::kStatic || endpoint == Endpoint::kLogIn;
-  if (!open && !token.IsEmpty()) {
+  if (!IsOpenToAll(endpoint) && !token.IsEmpty()) {
     std::string credential = Credential(head);
     if (credential.empty()) return TextResponse(401, "Unauthorized: Missing authentication token");
     if (!token.Matches(credential)) return TextResponse(403, "Forbidden: Invalid authentication token");

@@ -20,6 +20,9 @@ std::string Credential(const RequestHead& head);
 // True for http(s)://HOST where HOST is the request's own Host header.
 bool IsSameOrigin(const RequestHead& head);
 
+// Health, log-in and the page's files.
+bool IsOpenToAll(Endpoint endpoint);
+
 // The refusal, or none when the request may go on.
 //
 // 401 and 403 carry the texts that the field's clients recognise; health, log-in and the page's files need no token. A

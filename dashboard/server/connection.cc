@@ -52,8 +52,12 @@ class Connection {
   Connection(std::shared_ptr<ServerState> state, asio::ip::tcp::socket socket)
       : state_(std::move(state)), stream_(std::move(socket)) {
     state_->open.insert(&stream_);
+    state_->unproven.push_back(&stream_);
   }
-  ~Connection() { state_->open.erase(&stream_); }
+  ~Connection() {
+    state_->open.erase(&stream_);
+    state_->unproven.remove(&stream_);
+  }
 
   asio::awaitable<void> Run() {
     while (!state_->stopping) {
@@ -98,6 +102,7 @@ class Connection {
 
     std::optional<Response> refusal = Refusal(head, route.endpoint, state_->options.token);
     if (refusal) co_return co_await RefuseBody(parser, *std::move(refusal));
+    if (!IsOpenToAll(route.endpoint)) state_->unproven.remove(&stream_);
     if (route.endpoint == Endpoint::kPackage && head.method == "PUT") co_return co_await Upload(parser, std::move(route));
     if (route.endpoint == Endpoint::kJobLogTail && head.is_upgrade) co_return co_await Tail(parser, head, std::move(route));
     if (route.endpoint == Endpoint::kStatic) {

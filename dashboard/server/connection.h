@@ -3,6 +3,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
+#include <list>
 #include <memory>
 #include <set>
 
@@ -22,7 +23,8 @@ struct ServerState {
   HeadClient head;
   Api api;
   const StaticFiles files;
-  std::set<boost::beast::tcp_stream*> open;   // so that Stop can cut them
+  std::set<boost::beast::tcp_stream*> open;        // so that Stop can cut them
+  std::list<boost::beast::tcp_stream*> unproven;   // of those, the ones that have not shown the token; the oldest first
   bool stopping = false;
 };
 

@@ -91,7 +91,11 @@ class DashboardServer::Impl {
       }
       boost::system::error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
-      if (state_->open.size() >= state_->options.limits.connections_max) {
+      if (state_->open.size() >= state_->options.limits.connections_max && !state_->unproven.empty()) {
+        // Whoever has no token cannot keep those out who have one.
+        state_->unproven.front()->close();
+        state_->unproven.pop_front();
+      } else if (state_->open.size() >= state_->options.limits.connections_max) {
         static constexpr char kBusy[] =
             "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 21\r\n\r\n"
             "too many connections\n";

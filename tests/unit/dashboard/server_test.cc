@@ -253,6 +253,29 @@ TEST_CASE("DashboardServer: more connections than the limit are turned away, and
   CHECK(f.Send(one, f.Request("GET", "/api/version")).result_int() == 200);
 }
 
+TEST_CASE("DashboardServer: whoever has no token cannot keep out those who have one") {
+  DashboardLimits limits;
+  limits.connections_max = 3;
+  Fixture f(limits);
+  tcp::socket mine = f.Connect();
+  CHECK(f.Send(mine, f.Request("GET", "/api/version")).result_int() == 200);
+  std::vector<tcp::socket> strangers;
+  for (int i = 0; i < 10; ++i) {
+    strangers.push_back(f.Connect());
+    if (i % 2 == 0) continue;   // half of them say nothing at all
+    http::request<http::string_body> health = f.Request("GET", "/api/gcs_healthz");
+    health.erase(http::field::authorization);
+    CHECK(f.Send(strangers.back(), health).result_int() == 200);
+  }
+  CHECK(f.Send("GET", "/api/version").result_int() == 200);
+  CHECK(f.Send(mine, f.Request("GET", "/api/version")).result_int() == 200);
+  // The oldest strangers were let go.
+  char byte;
+  beast::error_code error;
+  strangers.front().read_some(asio::buffer(&byte, 1), error);
+  CHECK(error == asio::error::eof);
+}
+
 TEST_CASE("DashboardServer: logging in sets a cookie that scripts cannot read") {
   Fixture f;
   auto request = f.Request("POST", "/api/argosy/login", R"({"token": "5ecre7"})");
