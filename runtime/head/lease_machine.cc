@@ -44,11 +44,11 @@ void LeaseMachine::Fail(const std::string& request, absl::Status status, Context
   context.effects.push_back(LeaseFailed{request, std::move(status)});
 }
 
-void LeaseMachine::End(LeaseId id, bool tell_node, bool free, bool worker_failed, Context& context) {
+void LeaseMachine::End(LeaseId id, Ending ending, Context& context, bool worker_failed) {
   auto at = leases_.find(id);
   Lease& lease = at->second;
-  if (tell_node) context.effects.push_back(SendRelease{lease.node, id, worker_failed});
-  if (free) context.effects.push_back(FreeResources{lease.node, lease.request.demand.resources, lease.bundle});
+  if (ending == Ending::kTellNode) context.effects.push_back(SendRelease{lease.node, id, worker_failed});
+  if (ending != Ending::kPlaceGone) context.effects.push_back(FreeResources{lease.node, lease.request.demand.resources, lease.bundle});
   by_request_.erase(lease.request.id);
   leases_.erase(at);
 }
@@ -92,7 +92,7 @@ void LeaseMachine::On(const LeaseAnswered& event, Context& context) {
   Lease& lease = at->second;
   if (lease.held) return;
   if (event.result.granted) {
-    if (!lease.wanted) return End(lease.id, true, true, false, context);
+    if (!lease.wanted) return End(lease.id, Ending::kTellNode, context);
     lease.held = true;
     lease.worker = event.result.worker;
     lease.gpu_ids = event.result.gpu_ids;
@@ -102,7 +102,7 @@ void LeaseMachine::On(const LeaseAnswered& event, Context& context) {
   }
   LeaseRequest request = lease.request;
   bool wanted = lease.wanted;
-  End(lease.id, false, true, false, context);
+  End(lease.id, Ending::kNodeKnows, context);
   if (!wanted) return;
   if (event.result.retry_elsewhere || event.result.refusal == "no room") {
     waiting_[request.id] = request;
@@ -119,7 +119,7 @@ void LeaseMachine::On(const LeaseReturned& event, Context& context) {
     if (!event.node.IsNil()) context.effects.push_back(SendRelease{event.node, event.lease, event.worker_failed});
     return;
   }
-  End(event.lease, true, true, event.worker_failed, context);
+  End(event.lease, Ending::kTellNode, context, event.worker_failed);
 }
 
 void LeaseMachine::On(const LeaseCancelled& event, Context& context) {
@@ -150,12 +150,12 @@ void LeaseMachine::On(const LeaseNodeLost& event, Context& context) {
     Lease& lease = leases_.at(id);
     LeaseRequest request = lease.request;
     bool again = !lease.held && lease.wanted;
-    End(id, false, false, false, context);
+    End(id, Ending::kPlaceGone, context);
     if (!again) continue;   // its holder learns of the loss from WorkerFate
     waiting_[request.id] = request;
     context.effects.push_back(WantLeaseNode{request.id});
   }
-  for (LeaseId id : Select([&](const Lease& lease) { return lease.request.holder_node == event.node; })) End(id, true, true, false, context);
+  for (LeaseId id : Select([&](const Lease& lease) { return lease.request.holder_node == event.node; })) End(id, Ending::kTellNode, context);
   std::vector<std::string> orphans;
   for (const auto& [id, request] : waiting_) {
     if (request.holder_node == event.node) orphans.push_back(id);
@@ -165,7 +165,7 @@ void LeaseMachine::On(const LeaseNodeLost& event, Context& context) {
 
 void LeaseMachine::On(const LeaseNodeRejoined& event, Context& context) {
   for (LeaseId id : Select([&](const Lease& lease) { return lease.node == event.node && lease.held && !event.held.contains(lease.id); })) {
-    End(id, false, true, false, context);   // ended while nobody listened
+    End(id, Ending::kNodeKnows, context);   // ended while nobody listened
   }
   // A grant that was sent into a broken stream is sent again; the node answers a repeat the same way.
   for (LeaseId id : Select([&](const Lease& lease) { return lease.node == event.node && !lease.held; })) {
@@ -175,9 +175,9 @@ void LeaseMachine::On(const LeaseNodeRejoined& event, Context& context) {
 
 void LeaseMachine::On(const LeaseWorkerDied& event, Context& context) {
   for (LeaseId id : Select([&](const Lease& lease) { return lease.held && lease.worker.worker == event.worker; })) {
-    End(id, false, true, false, context);   // its node released it
+    End(id, Ending::kNodeKnows, context);   // its node released it
   }
-  for (LeaseId id : Select([&](const Lease& lease) { return lease.request.holder == event.worker; })) End(id, true, true, false, context);
+  for (LeaseId id : Select([&](const Lease& lease) { return lease.request.holder == event.worker; })) End(id, Ending::kTellNode, context);
   std::vector<std::string> orphans;
   for (const auto& [id, request] : waiting_) {
     if (request.holder == event.worker) orphans.push_back(id);
@@ -189,7 +189,7 @@ void LeaseMachine::On(const LeaseJobEnded& event, Context& context) {
   for (LeaseId id : Select([&](const Lease& lease) { return lease.request.job == event.job; })) {
     bool waits = !leases_.at(id).held;
     std::string request = leases_.at(id).request.id;
-    End(id, true, true, false, context);
+    End(id, Ending::kTellNode, context);
     if (waits) context.effects.push_back(LeaseFailed{request, absl::CancelledError("the job has ended")});
   }
   std::vector<std::string> orphans;
@@ -204,7 +204,7 @@ void LeaseMachine::On(const LeaseGroupRemoved& event, Context& context) {
   for (LeaseId id : Select([&](const Lease& lease) { return lease.bundle && lease.bundle->group == event.group; })) {
     bool waits = !leases_.at(id).held;
     std::string request = leases_.at(id).request.id;
-    End(id, false, false, false, context);
+    End(id, Ending::kPlaceGone, context);
     if (waits) context.effects.push_back(LeaseFailed{request, FailedPrecondition("placement group {} was removed", event.group.Short())});
   }
 }

@@ -102,8 +102,9 @@ class LeaseMachine {
   void On(const LeaseGroupRemoved& event, Context& context);
 
   void Fail(const std::string& request, absl::Status status, Context& context);
-  // Tells the node, unless it knows or is gone.
-  void End(LeaseId lease, bool tell_node, bool free, bool worker_failed, Context& context);
+  // Whether the node is told, and whether the view gets the resources back: not when the lease's node or bundle is gone with them.
+  enum class Ending { kTellNode, kNodeKnows, kPlaceGone };
+  void End(LeaseId lease, Ending ending, Context& context, bool worker_failed = false);
   std::vector<LeaseId> Select(const std::function<bool(const Lease&)>& predicate) const;
 
   std::map<std::string, LeaseRequest> waiting_;           // asked, not placed
