@@ -53,7 +53,7 @@ absl::Status RunHead(const HeadFlags& flags) {
                            .port = flags.dashboard_port,
                            .token = token.token,
                            .web_dir = FindWebDirectory(flags.web_dir, OwnExecutable())};
-  ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<DashboardServer> dashboard, DashboardServer::Start(options, head->InProcessChannel()));
+  ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<DashboardServer> dashboard, DashboardServer::Start(options, head->LocalChannel()));
   head->SetDashboardUrl(dashboard->url());
   ARGOSY_RETURN_IF_ERROR(WriteRecord({.kind = "head",
                                       .folder = folder,

@@ -83,7 +83,7 @@ uint16_t HeadServer::port() const { return impl_->port; }
 
 std::string HeadServer::address() const { return fmt::format("{}:{}", impl_->options.advertised_ip, impl_->port); }
 
-std::shared_ptr<grpc::Channel> HeadServer::InProcessChannel() { return impl_->server->InProcessChannel(); }
+std::shared_ptr<grpc::Channel> HeadServer::LocalChannel() { return impl_->server->LocalChannel(); }
 
 void HeadServer::SetDashboardUrl(const std::string& url) {
   impl_->loop.Post([impl = impl_.get(), address = address(), url] { impl->core->SetAddresses(address, url); });

@@ -30,7 +30,7 @@ struct HeadServerOptions {
 // The head: its gRPC server, its loop (one thread owns all state) and its disk loop.
 //
 // Thread:   any.
-// Lifetime: channels from InProcessChannel end with it.
+// Lifetime: channels from LocalChannel end with it.
 // Failure:  Start: the port is taken, the session folder is another head's, the journal is of another version or damaged.
 class HeadServer {
  public:
@@ -40,7 +40,7 @@ class HeadServer {
   uint16_t port() const;
   std::string address() const;   // host:port to join with
   // For parts of this process; calls carry the token.
-  std::shared_ptr<grpc::Channel> InProcessChannel();
+  std::shared_ptr<grpc::Channel> LocalChannel();
   // What ClusterStatus says, once it is known.
   void SetDashboardUrl(const std::string& url);
   // Answers what it can within `grace`, commits the journal, returns when all threads have ended. Nodes and their work go on.

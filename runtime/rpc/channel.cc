@@ -1,11 +1,13 @@
 #include "runtime/rpc/channel.h"
 
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_interceptor.h>
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 
 #include "runtime/base/status.h"
 
@@ -44,6 +46,25 @@ std::chrono::system_clock::time_point FromNow(absl::Duration duration) {
   return std::chrono::system_clock::now() + std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
 }
 
+// All callback calls of a process share one hidden queue with polling threads, made with the first channel that makes such a call and
+// ended with the last. When a call's own end drops the last channel, that end comes on a polling thread, which cannot join itself: it
+// goes on with a queue that is gone, and gRPC (1.51) aborts. So one channel, which leads nowhere, holds the queue for as long as the
+// process lives.
+void KeepCallbackQueue() {
+  static const bool kept = [] {
+    auto* channel = new std::shared_ptr<grpc::Channel>(grpc::CreateChannel("nowhere", nullptr));   // never freed
+    grpc::GenericStub stub(*channel);
+    grpc::ClientContext context;
+    grpc::Slice empty;
+    grpc::ByteBuffer request(&empty, 1), reply;
+    std::promise<void> ended;
+    stub.UnaryCall(&context, "/nothing", {}, &request, &reply, [&](grpc::Status) { ended.set_value(); });
+    ended.get_future().wait();
+    return true;
+  }();
+  static_cast<void>(kept);
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> TokenInterceptors(const Token& token) {
@@ -53,6 +74,7 @@ std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterfac
 }
 
 std::shared_ptr<grpc::Channel> OpenChannel(const ChannelOptions& options) {
+  KeepCallbackQueue();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);

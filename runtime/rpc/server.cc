@@ -4,8 +4,6 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
-#include <grpcpp/support/channel_arguments.h>
-#include <grpcpp/support/client_interceptor.h>
 
 #include <chrono>
 
@@ -41,18 +39,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::unique_ptr<Server> result(new Server());
   result->token_ = options.token;
   result->port_ = static_cast<uint16_t>(port);
+  if (options.bind_ip == "0.0.0.0") host = "127.0.0.1";
+  if (options.bind_ip == "::") host = "[::1]";
+  result->local_address_ = fmt::format("{}:{}", host, port);
   result->server_ = std::move(server);
   return result;
 }
 
 Server::~Server() { Stop(absl::ZeroDuration()); }
 
-std::shared_ptr<grpc::Channel> Server::InProcessChannel() {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-  arguments.SetMaxSendMessageSize(kMessageBytesMax);
-  return server_->experimental().InProcessChannelWithInterceptors(arguments, TokenInterceptors(token_));
-}
+std::shared_ptr<grpc::Channel> Server::LocalChannel() { return OpenChannel({.address = local_address_, .token = token_}); }
 
 void Server::Stop(absl::Duration grace) {
   if (server_ == nullptr) return;

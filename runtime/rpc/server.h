@@ -39,8 +39,8 @@ class Server {
   ~Server();
 
   uint16_t port() const { return port_; }
-  // A channel to this server that leaves the process nowhere; its calls carry the token.
-  std::shared_ptr<grpc::Channel> InProcessChannel();
+  // A channel to this server's own port; its calls carry the token.
+  std::shared_ptr<grpc::Channel> LocalChannel();
   // Refuses new calls, cancels what still runs after `grace`, returns when the last handler is done.
   void Stop(absl::Duration grace);
 
@@ -48,6 +48,7 @@ class Server {
   Server() = default;
 
   Token token_;
+  std::string local_address_;   // host:port
   uint16_t port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

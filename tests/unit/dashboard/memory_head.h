@@ -1,6 +1,6 @@
 #pragma once
 
-// A head that runs nothing: jobs are what the test says they are. It speaks the real gRPC services over an in-process channel.
+// A head that runs nothing: jobs are what the test says they are. It speaks the real gRPC services over a local socket.
 
 #include <grpcpp/grpcpp.h>
 
@@ -13,6 +13,7 @@
 
 #include "argosy/v1/head.grpc.pb.h"
 #include "argosy/v1/job.grpc.pb.h"
+#include "runtime/rpc/channel.h"
 
 namespace argosy::dashboard {
 
@@ -22,6 +23,7 @@ class MemoryHead : public v1::JobService::Service, public v1::ClusterService::Se
     grpc::ServerBuilder builder;
     builder.RegisterService(static_cast<v1::JobService::Service*>(this));
     builder.RegisterService(static_cast<v1::ClusterService::Service*>(this));
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     server_ = builder.BuildAndStart();
   }
   ~MemoryHead() override { Stop(); }
@@ -36,7 +38,7 @@ class MemoryHead : public v1::JobService::Service, public v1::ClusterService::Se
     server_->Wait();
   }
 
-  std::shared_ptr<grpc::Channel> Channel() { return server_->InProcessChannel({}); }
+  std::shared_ptr<grpc::Channel> Channel() { return rpc::OpenChannel({.address = fmt::format("127.0.0.1:{}", port_)}); }
 
   void AddJob(const std::string& id, v1::JobInfo::State state = v1::JobInfo::RUNNING) {
     std::lock_guard lock(mutex_);
@@ -216,6 +218,7 @@ class MemoryHead : public v1::JobService::Service, public v1::ClusterService::Se
   std::map<std::string, std::string> packages_;
   std::string refusal_;
   bool stopping_ = false;
+  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 

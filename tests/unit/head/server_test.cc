@@ -76,9 +76,9 @@ TEST_CASE("Head: with an empty token calls need none") {
   head.Call(head.cluster, &Cluster::ListNodes, v1::Empty());
 }
 
-TEST_CASE("Head: the in-process channel carries the token") {
+TEST_CASE("Head: the local channel carries the token") {
   TestHead head;
-  auto stub = v1::ClusterService::NewStub(head.server().InProcessChannel());
+  auto stub = v1::ClusterService::NewStub(head.server().LocalChannel());
   v1::ClusterStatusReply reply = head.Call(stub, &Cluster::ClusterStatus, v1::Empty());
   CHECK(reply.session_name() == "session_test");
   CHECK(reply.head_address() == head.server().address());
