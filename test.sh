@@ -55,4 +55,4 @@ wants tsan && run_part "thread sanitizer" sanitized tsan
 say ""
 [ "$failed" -eq 0 ] || printf 'failed:%b\n' "$failures"
 say "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+exit $((failed > 0))
