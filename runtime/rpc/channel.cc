@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <vector>
 
 #include "runtime/base/status.h"
 
@@ -65,13 +66,14 @@ void KeepCallbackQueue() {
   static_cast<void>(kept);
 }
 
-}  // namespace
-
+// What puts the token into each call; an empty token: nothing.
 std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> TokenInterceptors(const Token& token) {
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!token.IsEmpty()) interceptors.push_back(std::make_unique<TokenInterceptorFactory>(token));
   return interceptors;
 }
+
+}  // namespace
 
 std::shared_ptr<grpc::Channel> OpenChannel(const ChannelOptions& options) {
   KeepCallbackQueue();

@@ -7,15 +7,10 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/base/token.h"
-
-namespace grpc::experimental {
-class ClientInterceptorFactoryInterface;
-}
 
 namespace argosy::rpc {
 
@@ -36,8 +31,5 @@ std::shared_ptr<grpc::Channel> OpenChannel(const ChannelOptions& options);
 absl::Status WaitConnected(grpc::Channel& channel, const std::string& address, absl::Duration timeout);
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration from_now);
-
-// What puts the token into each call's metadata; empty token: nothing.
-std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> TokenInterceptors(const Token& token);
 
 }  // namespace argosy::rpc

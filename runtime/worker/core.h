@@ -265,6 +265,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void EnterBlocked();
   void LeaveBlocked();
   bool AwaitBlocking(const std::function<bool()>& done, absl::Time deadline);
+  // Waits while as many calls are unanswered as may be. CANCELLED when the caller was cancelled meanwhile.
+  absl::Status AwaitRoom(const std::atomic<int64_t>& pending);
 
   CoreOptions options_;
   async::Loop loop_;

@@ -61,13 +61,17 @@ std::vector<wire::Argument> Core::FinalArguments(const std::vector<wire::Argumen
 
 // ---- tasks ------------------------------------------------------------------------------------------------------------------
 
+absl::Status Core::AwaitRoom(const std::atomic<int64_t>& pending) {
+  auto has_room = [&] { return pending.load() < static_cast<int64_t>(kPendingCallsMax); };
+  if (has_room()) return absl::OkStatus();
+  AwaitBlocking([&] { return has_room() || current_cancelled() || closed_.load(); }, absl::InfiniteFuture());
+  if (current_cancelled()) return absl::CancelledError("the task was cancelled while it submitted");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<CellPtr> Core::SubmitTask(const TaskRequest& request, std::vector<OutgoingArgument> arguments) {
   if (closed_) return FailedPrecondition("the runtime has been shut down");
-  if (pending_tasks_.load() >= static_cast<int64_t>(kPendingCallsMax)) {
-    AwaitBlocking([&] { return pending_tasks_.load() < static_cast<int64_t>(kPendingCallsMax) || current_cancelled() || closed_.load(); },
-                  absl::InfiniteFuture());
-    if (current_cancelled()) return absl::CancelledError("the task was cancelled while it submitted");
-  }
+  ARGOSY_RETURN_IF_ERROR(AwaitRoom(pending_tasks_));
   ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
   auto record = std::make_shared<TaskRecord>();
   wire::TaskSpec& spec = record->spec;
@@ -380,11 +384,7 @@ absl::StatusOr<CellPtr> Core::SubmitCall(ActorId actor, const std::string& funct
     if (!counter) counter = std::make_shared<std::atomic<int64_t>>(0);
     pending = counter;
   }
-  if (pending->load() >= static_cast<int64_t>(kPendingCallsMax)) {
-    AwaitBlocking([&] { return pending->load() < static_cast<int64_t>(kPendingCallsMax) || current_cancelled() || closed_.load(); },
-                  absl::InfiniteFuture());
-    if (current_cancelled()) return absl::CancelledError("the task was cancelled while it submitted");
-  }
+  ARGOSY_RETURN_IF_ERROR(AwaitRoom(*pending));
   ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
   auto record = std::make_shared<TaskRecord>();
   wire::TaskSpec& spec = record->spec;

@@ -34,8 +34,6 @@ void Say(fmt::format_string<Args...> format, Args&&... args) {
   std::fflush(stdout);
 }
 
-double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(absl::Now() - begin); }
-
 absl::Status NeedFile(const std::string& flag, const std::string& path) {
   struct stat info;
   if (path.empty()) return InvalidArgument("{} is missing", flag);
@@ -293,7 +291,7 @@ class Run {
       for (const Actor<RankWorker>& rank : ranks_) pending.push_back(rank.Call<&RankWorker::Train>(epoch, step, count));
       std::vector<std::vector<StepReport>> reports = Get(pending);
       double seconds = SecondsSince(chunk_begin);
-      int64_t useful = 0, computed = 0, chunk_tokens = 0;
+      int64_t useful = 0, computed = 0;
       for (const std::vector<StepReport>& of_rank : reports) {
         for (const StepReport& report : of_rank) {
           useful += report.useful_tokens;
@@ -306,7 +304,6 @@ class Run {
         Record({{"epoch", epoch + 1}, {"step", report.step + 1}, {"loss", report.loss}, {"lr", report.learning_rate},
                 {"grad_norm", report.grad_norm}, {"target_tokens", report.target_tokens}, {"seconds", report.seconds}});
       }
-      chunk_tokens = useful;
       tokens_done_ += useful;
       step += count;
       steps_done_ += count;
@@ -316,7 +313,7 @@ class Run {
       if (last_print < 0 || elapsed - last_print >= 1 || step == steps) {
         last_print = elapsed;
         StepLine line{.report = reports[0].back(), .steps_in_epoch = steps, .epochs = epochs_,
-                      .tokens_per_second = static_cast<double>(chunk_tokens) / seconds,
+                      .tokens_per_second = static_cast<double>(useful) / seconds,
                       .useful_share = computed > 0 ? static_cast<double>(useful) / static_cast<double>(computed) : 1,
                       .eta_seconds = train_seconds_ / static_cast<double>(steps_done_) * static_cast<double>(total_steps_ - steps_done_)};
         Say("{}", FormatStep(line));

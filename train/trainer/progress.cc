@@ -3,11 +3,14 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/time/clock.h"
 #include "spdlog/fmt/fmt.h"
 
 namespace argosy::train {
 
 double Perplexity(double mean_loss) { return mean_loss > 700 ? std::numeric_limits<double>::infinity() : std::exp(mean_loss); }
+
+double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(absl::Now() - begin); }
 
 std::string FormatSeconds(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";

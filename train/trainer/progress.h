@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "train/trainer/run_spec.h"
 
 namespace argosy::train {
@@ -13,6 +14,7 @@ namespace argosy::train {
 // exp(loss), infinity where it overflows.
 double Perplexity(double mean_loss);
 
+double SecondsSince(absl::Time begin);
 // "1.5 s", "2 min 03 s", "1 h 04 min".
 std::string FormatSeconds(double seconds);
 // "512 B", "1.5 MB", "7.2 GB": powers of 1000.

@@ -19,6 +19,7 @@
 #include "train/parallel/engine.h"
 #include "train/trainer/channel_transport.h"
 #include "train/trainer/model_source.h"
+#include "train/trainer/progress.h"
 #include "train/trainer/weight_pull.h"
 
 namespace argosy::train {
@@ -35,8 +36,6 @@ T ValueOrThrow(absl::StatusOr<T> value, int rank) {
   ThrowIfError(value.status(), rank);
   return *std::move(value);
 }
-
-double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(absl::Now() - begin); }
 
 }  // namespace
 
