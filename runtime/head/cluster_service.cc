@@ -80,6 +80,14 @@ ClusterService::Unary* ClusterService::RequestLease(Context* context, const v1::
   });
 }
 
+ClusterService::Unary* ClusterService::WithdrawLease(Context* context, const v1::WithdrawLeaseRequest* request, v1::Empty* reply) {
+  return gate_.Unary<v1::Empty>(context, reply, [this, request](rpc::Answer<v1::Empty> answer) {
+    if (absl::Status status = CheckRequestId(request->request_id()); !status.ok()) return answer.Error(status);
+    core_.WithdrawLease(request->request_id());
+    answer.Ok();
+  });
+}
+
 ClusterService::Unary* ClusterService::ReturnLease(Context* context, const v1::ReturnLeaseRequest* request, v1::Empty* reply) {
   return gate_.Unary<v1::Empty>(context, reply, [this, request](rpc::Answer<v1::Empty> answer) {
     absl::StatusOr<LeaseId> lease = IdFromWire<LeaseId>(request->lease_id(), "lease_id");

@@ -26,6 +26,7 @@ class ClusterService final : public v1::ClusterService::CallbackService {
   grpc::ServerReadReactor<v1::PackageChunk>* PutPackage(Context* context, v1::PackageStatus* reply) override;
   grpc::ServerWriteReactor<v1::PackageChunk>* GetPackage(Context* context, const v1::PackageName* request) override;
   Unary* RequestLease(Context* context, const v1::LeaseRequest* request, v1::LeaseReply* reply) override;
+  Unary* WithdrawLease(Context* context, const v1::WithdrawLeaseRequest* request, v1::Empty* reply) override;
   Unary* ReturnLease(Context* context, const v1::ReturnLeaseRequest* request, v1::Empty* reply) override;
   Unary* CreateActor(Context* context, const v1::CreateActorRequest* request, v1::ActorInfo* reply) override;
   Unary* ResolveActor(Context* context, const v1::ResolveActorRequest* request, v1::ActorInfo* reply) override;

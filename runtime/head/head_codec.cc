@@ -336,9 +336,14 @@ v1::HeadMessage ToWire(const ToNode& message) {
   return wire;
 }
 
+absl::Status CheckRequestId(const std::string& id) {
+  if (id.size() != 16) return InvalidArgument("request_id has {} bytes, not 16", id.size());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LeaseRequest> FromWire(const v1::LeaseRequest& wire, absl::Time now) {
   LeaseRequest request;
-  if (wire.request_id().size() != 16) return InvalidArgument("request_id has {} bytes, not 16", wire.request_id().size());
+  ARGOSY_RETURN_IF_ERROR(CheckRequestId(wire.request_id()));
   request.id = wire.request_id();
   ARGOSY_ASSIGN_OR_RETURN(request.job, OptionalIdFromWire<JobId>(wire.job_id(), "job_id"));
   ARGOSY_ASSIGN_OR_RETURN(request.holder, OptionalIdFromWire<WorkerId>(wire.holder_worker_id(), "holder_worker_id"));

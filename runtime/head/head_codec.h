@@ -43,6 +43,7 @@ absl::StatusOr<Registration> FromWire(const v1::Register& wire);
 absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire);
 v1::HeadMessage ToWire(const ToNode& message);
 
+absl::Status CheckRequestId(const std::string& id);
 absl::StatusOr<LeaseRequest> FromWire(const v1::LeaseRequest& wire, absl::Time now);
 absl::StatusOr<ActorRecord> FromWire(const v1::ActorSpec& wire);
 void ToWire(const ActorRecord& actor, const std::string& pending_reason, v1::ActorInfo* wire);

@@ -104,6 +104,7 @@ class HeadCore {
   // `done` runs once, unless the same request is cancelled by this waiter first.
   uint64_t RequestLease(LeaseRequest request, Done<LeaseMachine::Lease> done);
   void CancelLease(const std::string& request, uint64_t waiter);
+  void WithdrawLease(const std::string& request);
   void ReturnLease(LeaseId lease, NodeId node, bool worker_failed);
 
   // ---- actors

@@ -46,6 +46,11 @@ void HeadCore::CancelLease(const std::string& request, uint64_t waiter) {
   if (last) StepLeases(LeaseCancelled{request});
 }
 
+void HeadCore::WithdrawLease(const std::string& request) {
+  StepLeases(LeaseWithdrawn{request});
+  SchedulePass();
+}
+
 void HeadCore::ReturnLease(LeaseId lease, NodeId node, bool worker_failed) {
   StepLeases(LeaseReturned{lease, node, worker_failed});
   SchedulePass();

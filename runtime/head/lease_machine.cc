@@ -6,6 +6,13 @@
 #include "runtime/base/status.h"
 
 namespace argosy::head {
+namespace {
+
+// Longer than any reordering of two calls of one connection.
+constexpr absl::Duration kWithdrawnMemory = absl::Seconds(60);
+constexpr size_t kWithdrawnMax = 100'000;
+
+}  // namespace
 
 struct LeaseMachine::Context {
   absl::Time now;
@@ -60,6 +67,10 @@ void LeaseMachine::On(const LeaseAsked& event, Context& context) {
     Lease& lease = leases_.at(at->second);
     lease.wanted = true;
     if (lease.held) context.effects.push_back(LeaseReady{request.id, lease.id});
+    return;
+  }
+  if (withdrawn_ids_.contains(request.id)) {
+    context.effects.push_back(LeaseFailed{request.id, absl::CancelledError("the request was withdrawn")});
     return;
   }
   waiting_[request.id] = request;
@@ -130,8 +141,23 @@ void LeaseMachine::On(const LeaseCancelled& event, Context& context) {
   auto at = by_request_.find(event.request);
   if (at == by_request_.end()) return;
   Lease& lease = leases_.at(at->second);
-  // A held lease was already answered: its holder has it. One that is being granted is released when the node answers.
+  // A held lease was already answered: its holder has it, or withdraws it. One that is being granted is released when the node answers.
   if (!lease.held) lease.wanted = false;
+}
+
+void LeaseMachine::On(const LeaseWithdrawn& event, Context& context) {
+  while (!withdrawn_.empty() && (context.now - withdrawn_.front().first > kWithdrawnMemory || withdrawn_.size() >= kWithdrawnMax)) {
+    withdrawn_ids_.erase(withdrawn_.front().second);
+    withdrawn_.pop_front();
+  }
+  if (waiting_.contains(event.request)) return Fail(event.request, absl::CancelledError("the request was withdrawn"), context);
+  if (auto at = by_request_.find(event.request); at != by_request_.end()) {
+    bool waits = !leases_.at(at->second).held;
+    End(at->second, Ending::kTellNode, context);
+    if (waits) context.effects.push_back(LeaseFailed{event.request, absl::CancelledError("the request was withdrawn")});
+    return;
+  }
+  if (withdrawn_ids_.insert(event.request).second) withdrawn_.emplace_back(context.now, event.request);
 }
 
 void LeaseMachine::On(const LeaseTimedOut& event, Context& context) {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -30,7 +32,10 @@ struct LeaseAsked { LeaseRequest request; };
 struct LeasePlaced { std::string request; NodeId node; std::optional<scheduler::BundleKey> bundle; LeaseId lease; };
 struct LeaseAnswered { NodeId node; LeaseResult result; };
 struct LeaseReturned { LeaseId lease; NodeId node; bool worker_failed = false; };
+// Nobody waits for the answer at the moment. Whoever asked may ask again: a grant on its way stays his.
 struct LeaseCancelled { std::string request; };
+// Whoever asked wants nothing of it any more, granted or not.
+struct LeaseWithdrawn { std::string request; };
 struct LeaseTimedOut { std::string request; std::string explanation; };
 struct LeaseRefused { std::string request; std::string reason; };   // e.g. its placement group was removed
 struct LeaseNodeLost { NodeId node; };
@@ -38,8 +43,8 @@ struct LeaseNodeRejoined { NodeId node; std::set<LeaseId> held; };
 struct LeaseWorkerDied { WorkerId worker; };
 struct LeaseJobEnded { JobId job; };
 struct LeaseGroupRemoved { GroupId group; };
-using LeaseEvent = std::variant<LeaseAsked, LeasePlaced, LeaseAnswered, LeaseReturned, LeaseCancelled, LeaseTimedOut, LeaseRefused, LeaseNodeLost,
-                                LeaseNodeRejoined, LeaseWorkerDied, LeaseJobEnded, LeaseGroupRemoved>;
+using LeaseEvent = std::variant<LeaseAsked, LeasePlaced, LeaseAnswered, LeaseReturned, LeaseCancelled, LeaseWithdrawn, LeaseTimedOut, LeaseRefused,
+                                LeaseNodeLost, LeaseNodeRejoined, LeaseWorkerDied, LeaseJobEnded, LeaseGroupRemoved>;
 
 struct WantLeaseNode { std::string request; bool refused = false; };   // refused: a node had no room, try again a little later
 struct DropLeaseNode { std::string request; };
@@ -93,6 +98,7 @@ class LeaseMachine {
   void On(const LeaseAnswered& event, Context& context);
   void On(const LeaseReturned& event, Context& context);
   void On(const LeaseCancelled& event, Context& context);
+  void On(const LeaseWithdrawn& event, Context& context);
   void On(const LeaseTimedOut& event, Context& context);
   void On(const LeaseRefused& event, Context& context);
   void On(const LeaseNodeLost& event, Context& context);
@@ -110,6 +116,9 @@ class LeaseMachine {
   std::map<std::string, LeaseRequest> waiting_;           // asked, not placed
   std::unordered_map<LeaseId, Lease> leases_;             // granting and held
   std::map<std::string, LeaseId> by_request_;
+  // Requests that a withdrawal may have overtaken on the way here, oldest first.
+  std::deque<std::pair<absl::Time, std::string>> withdrawn_;
+  std::unordered_set<std::string> withdrawn_ids_;
 };
 
 }  // namespace argosy::head

@@ -38,7 +38,7 @@ class ClusterClient {
   ClusterClient(async::Loop& loop, ClusterClientOptions options);
   ~ClusterClient();
 
-  // Tried once: the caller knows what to do without a head. `request_id` names it in CancelLease.
+  // Tried once: the caller knows what to do without a head. A grant whose answer was lost stands until `request_id` is asked again or withdrawn.
   struct LeaseCall {
     std::string request_id;
     JobId job;
@@ -49,7 +49,7 @@ class ClusterClient {
     double deadline_seconds = 0;
   };
   void RequestLease(const LeaseCall& call, Done<wire::LeaseGrant> done);
-  void CancelLease(const std::string& request_id);
+  void WithdrawLease(const std::string& request_id);
   void ReturnLease(LeaseId lease, NodeId node, bool worker_failed);
 
   void CreateActor(const wire::ActorSpec& spec, Done<wire::ActorInfo> done);
@@ -75,8 +75,7 @@ class ClusterClient {
   struct Retry { bool allowed = true; absl::Duration wait = absl::ZeroDuration(); };   // wait: of the call itself, on top
 
   template <class Request, class Reply, class Result, class Method>
-  void Call(Method method, Request request, Retry retry, std::function<Result(const Reply&)> convert, Done<Result> done,
-            std::string cancel_name = {});
+  void Call(Method method, Request request, Retry retry, std::function<Result(const Reply&)> convert, Done<Result> done);
 
   async::Loop& loop_;
   ClusterClientOptions options_;

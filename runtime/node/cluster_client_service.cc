@@ -36,7 +36,6 @@ struct ClusterClient::Calls : std::enable_shared_from_this<ClusterClient::Calls>
   std::map<uint64_t, grpc::ClientContext*> contexts;    // guarded by mutex; of calls that gRPC has
   bool stopped = false;                                 // guarded by mutex
   uint64_t next = 1;                                    // the loop's
-  std::unordered_map<std::string, uint64_t> names;      // the loop's: cancel name -> number
 
   bool Add(uint64_t number, grpc::ClientContext* context) {
     std::lock_guard lock(mutex);
@@ -48,10 +47,6 @@ struct ClusterClient::Calls : std::enable_shared_from_this<ClusterClient::Calls>
     std::lock_guard lock(mutex);
     contexts.erase(number);
     changed.notify_all();
-  }
-  void Cancel(uint64_t number) {
-    std::lock_guard lock(mutex);
-    if (auto at = contexts.find(number); at != contexts.end()) at->second->TryCancel();
   }
 };
 
@@ -69,8 +64,7 @@ ClusterClient::~ClusterClient() {
 }
 
 template <class Request, class Reply, class Result, class Method>
-void ClusterClient::Call(Method method, Request request, Retry retry, std::function<Result(const Reply&)> convert, Done<Result> done,
-                         std::string cancel_name) {
+void ClusterClient::Call(Method method, Request request, Retry retry, std::function<Result(const Reply&)> convert, Done<Result> done) {
   // One attempt after another; each has a context of its own.
   struct Attempt {
     grpc::ClientContext context;
@@ -84,7 +78,6 @@ void ClusterClient::Call(Method method, Request request, Retry retry, std::funct
     Retry retry;
     std::function<Result(const Reply&)> convert;
     Done<Result> done;
-    std::string cancel_name;
     uint64_t number = 0;
     absl::Time give_up;
     absl::Duration retry_every;
@@ -123,7 +116,6 @@ void ClusterClient::Call(Method method, Request request, Retry retry, std::funct
         });
         return;
       }
-      if (!cancel_name.empty()) calls->names.erase(cancel_name);
       // What the timer holds would keep this state alive.
       timer = nullptr;
       if (status.ok()) done(convert(attempt.reply));
@@ -148,11 +140,9 @@ void ClusterClient::Call(Method method, Request request, Retry retry, std::funct
   state->retry = retry;
   state->convert = std::move(convert);
   state->done = std::move(done);
-  state->cancel_name = std::move(cancel_name);
   state->number = calls_->next++;
   state->give_up = Clock::Real().Now() + options_.retry_for + retry.wait;
   state->retry_every = options_.retry_every;
-  if (!state->cancel_name.empty()) calls_->names[state->cancel_name] = state->number;
   state->Try();
 }
 
@@ -178,11 +168,17 @@ void ClusterClient::RequestLease(const LeaseCall& call, Done<wire::LeaseGrant> d
         grant.gpu_ids.assign(reply.gpu_ids().begin(), reply.gpu_ids().end());
         return grant;
       },
-      std::move(done), call.request_id);
+      std::move(done));
 }
 
-void ClusterClient::CancelLease(const std::string& request_id) {
-  if (auto at = calls_->names.find(request_id); at != calls_->names.end()) calls_->Cancel(at->second);
+void ClusterClient::WithdrawLease(const std::string& request_id) {
+  v1::WithdrawLeaseRequest request;
+  request.set_request_id(request_id);
+  Call<v1::WithdrawLeaseRequest, v1::Empty, wire::Empty>(
+      ARGOSY_CLUSTER_METHOD(WithdrawLease, WithdrawLeaseRequest, Empty), std::move(request), {}, [](const v1::Empty&) { return wire::Empty{}; },
+      [](absl::StatusOr<wire::Empty> result) {
+        if (!result.ok()) spdlog::warn("a lease request was not withdrawn: {}", Message(result.status()));
+      });
 }
 
 void ClusterClient::ReturnLease(LeaseId lease, NodeId node, bool worker_failed) {

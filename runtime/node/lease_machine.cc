@@ -6,6 +6,21 @@
 #include "runtime/base/status.h"
 
 namespace argosy::node {
+namespace {
+
+// Whether the head's side of a call that ended so may have gone on to a grant: what a broken or called-off call leaves open.
+bool MayHaveBeenGranted(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kInternal: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
 
 LeaseMachine::LeaseMachine(LeaseMachineOptions options) : options_(std::move(options)), ledger_(options_.total) {}
 
@@ -74,8 +89,14 @@ bool LeaseMachine::TryGrantHere(const LeaseAsked& request, Context& context) {
   lease.holder = request.holder;
   lease.local_request = request.request_id;
   for (int gpu : granted->gpu_indices()) lease.gpu_ids.push_back(static_cast<uint32_t>(gpu));
+  if (request.head_was_asked) context.effects.push_back(WithdrawForwarded{request.request_id});
   AttachWorker(std::move(lease), request.code, request.new_worker, context);
   return true;
+}
+
+void LeaseMachine::EndWaiting(const LeaseAsked& request, absl::Status status, Context& context) {
+  if (request.head_was_asked) context.effects.push_back(WithdrawForwarded{request.request_id});
+  context.effects.push_back(AnswerRequest{request.request_id, std::move(status)});
 }
 
 void LeaseMachine::ForwardOrWait(const LeaseAsked& request, Context& context) {
@@ -180,12 +201,14 @@ void LeaseMachine::Recall(Lease& lease, Context& context) {
 }
 
 void LeaseMachine::On(const LeaseCancelled& event, Context& context) {
-  if (std::erase_if(waiting_, [&](const LeaseAsked& waiting) { return waiting.request_id == event.request_id; }) > 0) {
-    context.effects.push_back(AnswerRequest{event.request_id, absl::CancelledError("cancelled")});
+  auto waits = std::find_if(waiting_.begin(), waiting_.end(), [&](const LeaseAsked& waiting) { return waiting.request_id == event.request_id; });
+  if (waits != waiting_.end()) {
+    EndWaiting(*waits, absl::CancelledError("cancelled"), context);
+    waiting_.erase(waits);
     return;
   }
   if (forwarded_.erase(event.request_id) > 0) {
-    context.effects.push_back(CancelForwarded{event.request_id});
+    context.effects.push_back(WithdrawForwarded{event.request_id});
     context.effects.push_back(AnswerRequest{event.request_id, absl::CancelledError("cancelled")});
     return;
   }
@@ -205,7 +228,7 @@ void LeaseMachine::On(const ForwardAnswered& event, Context& context) {
     if (event.grant.ok()) context.effects.push_back(ReturnForwarded{event.grant->lease, event.grant->worker.node, false});
     return;
   }
-  const LeaseAsked& asked = request.mapped();
+  LeaseAsked& asked = request.mapped();
   if (event.grant.ok()) {
     if (event.grant->worker.node != options_.node) remote_[event.grant->lease] = {asked.holder, asked.job, event.grant->worker.node};
     // Its holder may be recalled by name.
@@ -215,11 +238,13 @@ void LeaseMachine::On(const ForwardAnswered& event, Context& context) {
   }
   // The head is away: what fits is granted here, the rest asks again when it is back.
   if (event.grant.status().code() == absl::StatusCode::kUnavailable && context.now < asked.deadline) {
+    asked.head_was_asked = true;
     if (!head_connected_ && TryGrantHere(asked, context)) return;
     waiting_.push_back(asked);
     return;
   }
-  context.effects.push_back(AnswerRequest{event.request_id, event.grant.status()});
+  asked.head_was_asked = MayHaveBeenGranted(event.grant.status());
+  EndWaiting(asked, event.grant.status(), context);
 }
 
 void LeaseMachine::On(const HeadGrants& event, Context& context) {
@@ -315,9 +340,7 @@ void LeaseMachine::On(const WorkerEnded& event, Context& context) {
 }
 
 void LeaseMachine::On(const HolderGone& event, Context& context) {
-  auto cancel = [&](const LeaseAsked& request) {
-    context.effects.push_back(AnswerRequest{request.request_id, absl::CancelledError("who asked is gone")});
-  };
+  auto cancel = [&](const LeaseAsked& request) { EndWaiting(request, absl::CancelledError("who asked is gone"), context); };
   std::erase_if(waiting_, [&](const LeaseAsked& waiting) {
     if (waiting.holder != event.holder) return false;
     cancel(waiting);
@@ -325,7 +348,7 @@ void LeaseMachine::On(const HolderGone& event, Context& context) {
   });
   std::erase_if(forwarded_, [&](const auto& item) {
     if (item.second.holder != event.holder) return false;
-    context.effects.push_back(CancelForwarded{item.first});
+    context.effects.push_back(WithdrawForwarded{item.first});
     cancel(item.second);
     return true;
   });
@@ -424,9 +447,7 @@ void LeaseMachine::On(const ActorExitAnnounced& event, Context& context) {
 }
 
 void LeaseMachine::On(const JobGone& event, Context& context) {
-  auto cancel = [&](const LeaseAsked& request) {
-    context.effects.push_back(AnswerRequest{request.request_id, absl::CancelledError("the job has ended")});
-  };
+  auto cancel = [&](const LeaseAsked& request) { EndWaiting(request, absl::CancelledError("the job has ended"), context); };
   std::erase_if(waiting_, [&](const LeaseAsked& waiting) {
     if (waiting.job != event.job) return false;
     cancel(waiting);
@@ -434,7 +455,7 @@ void LeaseMachine::On(const JobGone& event, Context& context) {
   });
   std::erase_if(forwarded_, [&](const auto& item) {
     if (item.second.job != event.job) return false;
-    context.effects.push_back(CancelForwarded{item.first});
+    context.effects.push_back(WithdrawForwarded{item.first});
     cancel(item.second);
     return true;
   });
@@ -468,15 +489,12 @@ void LeaseMachine::On(const Tick&, Context& context) {
     pool_.SetEnding(worker);
     context.effects.push_back(RetireWorker{worker, "idle"});
   }
-  std::vector<std::string> late;
-  for (const LeaseAsked& request : waiting_) {
-    if (request.deadline <= context.now) late.push_back(request.request_id);
-  }
-  for (const std::string& id : late) {
-    std::erase_if(waiting_, [&](const LeaseAsked& waiting) { return waiting.request_id == id; });
-    context.effects.push_back(AnswerRequest{
-        id, absl::DeadlineExceededError("nothing became free on this node, and the head could not be reached, within the deadline")});
-  }
+  std::erase_if(waiting_, [&](const LeaseAsked& request) {
+    if (request.deadline > context.now) return false;
+    EndWaiting(request, absl::DeadlineExceededError("nothing became free on this node, and the head could not be reached, within the deadline"),
+               context);
+    return true;
+  });
 }
 
 void LeaseMachine::Pump(Context& context) {

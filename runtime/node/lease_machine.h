@@ -36,6 +36,7 @@ struct LeaseAsked {
   absl::Time deadline = absl::InfiniteFuture();
   LeaseId new_lease;
   WorkerId new_worker;
+  bool head_was_asked = false;     // the machine's: the head's answer was lost, and may have been a grant
 };
 struct LeaseCancelled { std::string request_id; };
 // How the head answered a forwarded request.
@@ -66,7 +67,8 @@ using LeaseEvent = std::variant<LeaseAsked, LeaseCancelled, ForwardAnswered, Hea
 struct SpawnWorker { WorkerId worker; JobId job; wire::CodePackage code; std::vector<uint32_t> gpu_ids; };
 struct AnswerRequest { std::string request_id; absl::StatusOr<wire::LeaseGrant> grant; };
 struct ForwardRequest { LeaseAsked request; };
-struct CancelForwarded { std::string request_id; };
+// Tells the head that nobody wants what it grants for the request, or has granted.
+struct WithdrawForwarded { std::string request_id; };
 struct AnswerHead { LeaseResult result; };
 // Gives back a lease that the head placed for a holder of this node.
 struct ReturnForwarded { LeaseId lease; NodeId node; bool worker_failed = false; };
@@ -77,7 +79,7 @@ struct ReportEnded { ActorEnded ended; };
 struct KillWorker { WorkerId worker; std::string reason; };
 struct RetireWorker { WorkerId worker; std::string reason; };   // idle: asked to leave
 
-using LeaseEffect = std::variant<SpawnWorker, AnswerRequest, ForwardRequest, CancelForwarded, AnswerHead, ReturnForwarded, TellRecalled,
+using LeaseEffect = std::variant<SpawnWorker, AnswerRequest, ForwardRequest, WithdrawForwarded, AnswerHead, ReturnForwarded, TellRecalled,
                                  ConstructActor, ReportStarted, ReportEnded, KillWorker, RetireWorker>;
 
 struct LeaseMachineOptions {
@@ -176,6 +178,8 @@ class LeaseMachine {
   // Grants here or returns false.
   bool TryGrantHere(const LeaseAsked& request, Context& context);
   void ForwardOrWait(const LeaseAsked& request, Context& context);
+  // Answers a request that waits here no more, and sees that the head keeps nothing for it.
+  void EndWaiting(const LeaseAsked& request, absl::Status status, Context& context);
   // A worker for a granted lease: an idle one, one that is starting for nobody, or a new one.
   void AttachWorker(Lease lease, const wire::CodePackage& code, WorkerId new_worker, Context& context);
   void AnswerHeld(Lease& lease, Context& context);

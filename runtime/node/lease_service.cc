@@ -149,7 +149,7 @@ void LeaseService::Run(const ForwardRequest& effect) {
   });
 }
 
-void LeaseService::Run(const CancelForwarded& effect) { parts_.cluster.CancelLease(effect.request_id); }
+void LeaseService::Run(const WithdrawForwarded& effect) { parts_.cluster.WithdrawLease(effect.request_id); }
 void LeaseService::Run(const AnswerHead& effect) { parts_.head.Send(effect.result); }
 void LeaseService::Run(const ReturnForwarded& effect) { parts_.cluster.ReturnLease(effect.lease, effect.node, effect.worker_failed); }
 

@@ -78,7 +78,7 @@ class LeaseService {
   void Run(const SpawnWorker& effect);
   void Run(const AnswerRequest& effect);
   void Run(const ForwardRequest& effect);
-  void Run(const CancelForwarded& effect);
+  void Run(const WithdrawForwarded& effect);
   void Run(const AnswerHead& effect);
   void Run(const ReturnForwarded& effect);
   void Run(const TellRecalled& effect);

@@ -82,6 +82,20 @@ class TestHead {
     request.set_submission_id(name);
     return Call(jobs, &v1::JobService::Stub::GetJob, request);
   }
+  // A job may be said on a node's stream, which the call that asks for it does not follow.
+  void WaitForJob(const std::string& name, v1::JobInfo::State state) {
+    REQUIRE(WaitFor([&] {
+      v1::JobName request;
+      request.set_submission_id(name);
+      v1::JobInfo reply;
+      grpc::ClientContext context;
+      rpc::SetDeadline(context, absl::Seconds(20));
+      grpc::Status status = jobs->GetJob(&context, request, &reply);
+      INFO(status.error_message());
+      REQUIRE((status.ok() || status.error_code() == grpc::StatusCode::NOT_FOUND));
+      return status.ok() && reply.state() == state;
+    }));
+  }
   std::string Submit(const std::string& entrypoint, const std::function<void(v1::SubmitJobRequest&)>& change = nullptr) {
     v1::SubmitJobRequest request;
     request.set_entrypoint(entrypoint);

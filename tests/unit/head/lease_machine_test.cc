@@ -94,6 +94,48 @@ TEST_CASE("LeaseMachine: a caller that gave up while the node granted does not k
   CHECK(Find<DropLeaseNode>(machine.Step(LeaseCancelled{"s"}, kT0)));
 }
 
+TEST_CASE("LeaseMachine: a request that is withdrawn leaves nothing, whatever state it had reached") {
+  SECTION("it waits") {
+    LeaseMachine machine;
+    machine.Step(LeaseAsked{Request("r")}, kT0);
+    auto effects = machine.Step(LeaseWithdrawn{"r"}, kT0);
+    CHECK(Find<DropLeaseNode>(effects));
+    REQUIRE(Find<LeaseFailed>(effects));
+    CHECK(Find<LeaseFailed>(effects)->status.code() == absl::StatusCode::kCancelled);
+  }
+  SECTION("a node is granting it") {
+    LeaseMachine machine;
+    machine.Step(LeaseAsked{Request("r")}, kT0);
+    machine.Step(LeasePlaced{"r", kNode, std::nullopt, kLease}, kT0);
+    auto effects = machine.Step(LeaseWithdrawn{"r"}, kT0);
+    CHECK(Find<SendRelease>(effects));
+    CHECK(Find<FreeResources>(effects));
+    CHECK(Find<LeaseFailed>(effects));
+    CHECK(machine.size() == 0);
+  }
+  SECTION("it was granted, and the answer was lost on the way to its holder") {
+    LeaseMachine machine;
+    machine.Step(LeaseAsked{Request("r")}, kT0);
+    machine.Step(LeasePlaced{"r", kNode, std::nullopt, kLease}, kT0);
+    REQUIRE(Find<LeaseReady>(machine.Step(LeaseAnswered{kNode, Granted(kLease)}, kT0)));
+    CHECK(machine.Step(LeaseCancelled{"r"}, kT0).empty());   // its caller may ask again for the same
+    auto effects = machine.Step(LeaseWithdrawn{"r"}, kT0);
+    REQUIRE(Find<SendRelease>(effects));
+    CHECK_FALSE(Find<SendRelease>(effects)->worker_failed);
+    CHECK(Find<FreeResources>(effects));
+    CHECK(machine.size() == 0);
+    CHECK(machine.Step(LeaseWithdrawn{"r"}, kT0).empty());
+  }
+  SECTION("the withdrawal overtakes it") {
+    LeaseMachine machine;
+    CHECK(machine.Step(LeaseWithdrawn{"r"}, kT0).empty());
+    auto effects = machine.Step(LeaseAsked{Request("r")}, kT0);
+    CHECK_FALSE(Find<WantLeaseNode>(effects));
+    REQUIRE(Find<LeaseFailed>(effects));
+    CHECK(Find<LeaseFailed>(effects)->status.code() == absl::StatusCode::kCancelled);
+  }
+}
+
 TEST_CASE("LeaseMachine: a lost node's grants are placed again, its holders' leases are returned") {
   LeaseMachine machine = Held();
   machine.Step(LeaseAsked{Request("q")}, kT0);

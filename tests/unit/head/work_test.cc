@@ -91,6 +91,31 @@ TEST_CASE("Head: a refusal for want of room is placed again, until the deadline 
   CHECK(never.status.error_message().find("CPU: 64") != std::string::npos);
 }
 
+TEST_CASE("Head: withdrawing a request frees its lease, whether it waits, was granted, or had no answer yet") {
+  TestHead head;
+  TestNode node(head, "n", {{"CPU", 1}});
+  node.Expect(Kind::kRegistered);
+  v1::LeaseRequest first = Lease({{"CPU", 1}});
+  auto asked = AskLease(head, first);
+  v1::GrantLease grant = Answer(node, true);
+  REQUIRE(asked.get().status.ok());
+  v1::LeaseRequest second = Lease({{"CPU", 1}});
+  auto waiting = AskLease(head, second);
+  REQUIRE(WaitFor([&] { return head.Call(head.cluster, &Cluster::ClusterStatus, v1::Empty()).pending_size() == 1; }));
+
+  // As a node does whose call broke while the answer was on its way: it knows its own number of the request, and no lease.
+  v1::WithdrawLeaseRequest withdraw;
+  withdraw.set_request_id(second.request_id());
+  head.Call(head.cluster, &Cluster::WithdrawLease, withdraw);
+  CHECK(waiting.get().status.error_code() == grpc::StatusCode::CANCELLED);
+  withdraw.set_request_id(first.request_id());
+  head.Call(head.cluster, &Cluster::WithdrawLease, withdraw);
+  CHECK(node.Expect(Kind::kReleaseLease).release_lease().lease_id() == grant.lease_id());
+  auto third = AskLease(head, Lease({{"CPU", 1}}));
+  Answer(node, true);
+  CHECK(third.get().status.ok());
+}
+
 TEST_CASE("Head: a caller that is gone leaves nothing behind") {
   TestHead head;
   LeaseOutcome gone = AskLease(head, Lease({{"CPU", 1}}), absl::Milliseconds(200)).get();
@@ -251,7 +276,7 @@ TEST_CASE("Head: a driver's end is told to every node and ends its actors") {
   joined.mutable_driver_joined()->set_job_id(Bytes(JobId::FromNumber(1)));
   joined.mutable_driver_joined()->set_entrypoint("./a.out");
   driver.Send(joined);
-  REQUIRE(WaitFor([&] { return head.Job(JobId::FromNumber(1).Hex()).state() == v1::JobInfo::RUNNING; }));
+  head.WaitForJob(JobId::FromNumber(1).Hex(), v1::JobInfo::RUNNING);
   ActorId id = ActorId::Random();
   v1::CreateActorRequest create;
   *create.mutable_spec() = Spec(id, "");

@@ -251,11 +251,66 @@ TEST_CASE("LeaseMachine: a grant of the head for a request that was cancelled go
   m.Step(HeadSet{true});
   m.Step(m.Ask("far", {{"CPU", 5}}));
   m.Step(LeaseCancelled{"far"});
-  REQUIRE(m.Of<CancelForwarded>().size() == 1);
+  REQUIRE(m.Of<WithdrawForwarded>().size() == 1);
   wire::LeaseGrant grant{LeaseId::FromNumber(9), {WorkerId::FromNumber(9), NodeId::FromNumber(2), "", "host:1"}, {}};
   m.Step(ForwardAnswered{"far", grant});
   REQUIRE(m.One<ReturnForwarded>().lease == grant.lease);
   REQUIRE(m.One<ReturnForwarded>().node == NodeId::FromNumber(2));
+}
+
+TEST_CASE("LeaseMachine: a request whose answer was lost is withdrawn once nobody wants the head's grant") {
+  absl::Status lost = absl::UnavailableError("connection reset");
+  SECTION("it was called off, and then the call broke") {
+    Machine m({{"CPU", 1}});
+    m.Step(HeadSet{true});
+    m.Step(m.Ask("far", {{"CPU", 5}}));
+    m.Step(LeaseCancelled{"far"});
+    REQUIRE(m.One<WithdrawForwarded>().request_id == "far");
+    m.Step(ForwardAnswered{"far", absl::CancelledError("withdrawn")});
+    REQUIRE(m.Of<AnswerRequest>().empty());
+  }
+  SECTION("it is granted here meanwhile") {
+    Machine m({{"CPU", 1}});
+    m.Step(HeadSet{true});
+    m.Step(ContendedSet{true});
+    m.Step(m.Ask("a"));
+    REQUIRE(m.Of<ForwardRequest>().size() == 1);
+    m.Step(HeadSet{false});
+    m.Step(ForwardAnswered{"a", lost});
+    REQUIRE(m.Of<SpawnWorker>().size() == 1);
+    REQUIRE(m.One<WithdrawForwarded>().request_id == "a");
+  }
+  SECTION("it waits here, and its holder goes") {
+    Machine m({{"CPU", 1}});
+    m.Step(HeadSet{true});
+    m.Step(m.Ask("far", {{"CPU", 5}}));
+    m.Step(HeadSet{false});
+    m.Step(ForwardAnswered{"far", lost});
+    REQUIRE(m.Of<AnswerRequest>().empty());
+    REQUIRE(m.Of<WithdrawForwarded>().empty());
+    SECTION("called off") { m.Step(LeaseCancelled{"far"}); }
+    SECTION("its job ends") { m.Step(JobGone{m.Ask("other").job, "done"}); }
+    REQUIRE(m.One<WithdrawForwarded>().request_id == "far");
+    REQUIRE(m.One<AnswerRequest>().grant.status().code() == absl::StatusCode::kCancelled);
+  }
+  SECTION("the head comes back: it is asked for the same again") {
+    Machine m({{"CPU", 1}});
+    m.Step(HeadSet{true});
+    m.Step(m.Ask("far", {{"CPU", 5}}));
+    m.Step(HeadSet{false});
+    m.Step(ForwardAnswered{"far", lost});
+    m.Step(HeadSet{true});
+    REQUIRE(m.One<ForwardRequest>().request.request_id == "far");
+    REQUIRE(m.Of<WithdrawForwarded>().empty());
+  }
+  SECTION("a refusal of the head needs no withdrawal") {
+    Machine m({{"CPU", 1}});
+    m.Step(HeadSet{true});
+    m.Step(m.Ask("far", {{"CPU", 5}}));
+    m.Step(ForwardAnswered{"far", absl::FailedPreconditionError("no such group")});
+    REQUIRE(m.Of<WithdrawForwarded>().empty());
+    REQUIRE(m.Of<AnswerRequest>().size() == 1);
+  }
 }
 
 TEST_CASE("LeaseMachine: leases on other nodes go back when their holder returns them or dies") {
