@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr int kFollowPatienceSeconds = 60;
+constexpr std::chrono::milliseconds kPendingPeriod{300};
 constexpr double kMiB = 1024.0 * 1024.0;
 
 struct Connection {
@@ -209,6 +210,24 @@ absl::StatusOr<int> PrintEnd(JobClient& client, const std::string& id) {
   return 0;
 }
 
+// Follows the log to its end. While the job waits to start there is none: then it says why it waits, whenever the reason changes.
+absl::Status Follow(JobClient& client, const std::string& id) {
+  std::string said;
+  for (;;) {
+    absl::StatusOr<Json> job = client.Call("GET", JobPath(id));
+    if (absl::IsUnavailable(job.status())) break;   // FollowLog is the patient one
+    ARGOSY_RETURN_IF_ERROR(job.status());
+    if (Text(*job, "status") != "PENDING") break;
+    if (std::string reason = Text(*job, "message"); reason != said) {
+      fmt::print(stderr, "Job '{}' waits: {}\n", id, reason);
+      said = reason;
+    }
+    std::this_thread::sleep_for(kPendingPeriod);
+  }
+  auto lost = [](const absl::Status& status) { fmt::print(stderr, "{}; trying again for up to {} s\n", Message(status), kFollowPatienceSeconds); };
+  return client.FollowLog(id, 0, kFollowPatienceSeconds, WriteLog, lost);
+}
+
 absl::StatusOr<int> Submit(const JobArguments& arguments) {
   const SubmitArguments& submit = arguments.submit;
   std::vector<std::string> words = submit.words();
@@ -255,7 +274,7 @@ absl::StatusOr<int> Submit(const JobArguments& arguments) {
     return 0;
   }
   fmt::print(stderr, "following its log; Ctrl-C leaves it running, `argosy job stop {}` ends it\n", id);
-  ARGOSY_RETURN_IF_ERROR(client.FollowLog(id, 0, kFollowPatienceSeconds, WriteLog));
+  ARGOSY_RETURN_IF_ERROR(Follow(client, id));
   return PrintEnd(client, id);
 }
 
@@ -310,8 +329,7 @@ absl::StatusOr<int> Logs(const JobArguments& arguments) {
     WriteLog(Text(answer, "logs"));
     return 0;
   }
-  ARGOSY_RETURN_IF_ERROR(client.Call("GET", JobPath(arguments.id)).status());   // says at once when there is no such job
-  ARGOSY_RETURN_IF_ERROR(client.FollowLog(arguments.id, 0, kFollowPatienceSeconds, WriteLog));
+  ARGOSY_RETURN_IF_ERROR(Follow(client, arguments.id));
   return PrintEnd(client, arguments.id);
 }
 

@@ -238,7 +238,8 @@ absl::Status JobClient::FollowOnce(const std::string& id, uint64_t& offset, bool
 }
 
 absl::Status JobClient::FollowLog(const std::string& id, uint64_t offset, int patience_seconds,
-                                  const std::function<void(std::string_view)>& take) {
+                                  const std::function<void(std::string_view)>& take,
+                                  const std::function<void(const absl::Status&)>& lost_contact) {
   using SteadyClock = std::chrono::steady_clock;
   SteadyClock::time_point lost{};
   for (bool complete = false; !complete;) {
@@ -249,7 +250,10 @@ absl::Status JobClient::FollowLog(const std::string& id, uint64_t offset, int pa
     // Only silence is waited out; what the server says itself (no such job, wrong token) is final.
     if (status.code() != absl::StatusCode::kUnavailable) return status;
     bool moved = offset > before || SteadyClock::now() - begun > std::chrono::seconds(5);
-    if (moved || lost == SteadyClock::time_point{}) lost = SteadyClock::now();
+    if (moved || lost == SteadyClock::time_point{}) {
+      lost = SteadyClock::now();
+      lost_contact(status);
+    }
     if (SteadyClock::now() - lost > std::chrono::seconds(patience_seconds)) return status;
     std::this_thread::sleep_for(kRetryPause);
   }

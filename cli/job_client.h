@@ -41,8 +41,9 @@ class JobClient {
   absl::Status PutPackage(const std::string& name, const std::string& path, const std::function<void(uint64_t sent, uint64_t size)>& progress);
 
   // Calls `take` with the log's bytes from `offset` on until the job has ended and all of its log has come. A broken connection is
-  // opened again where it broke, for as long as the head comes back within `patience_seconds`.
-  absl::Status FollowLog(const std::string& id, uint64_t offset, int patience_seconds, const std::function<void(std::string_view)>& take);
+  // opened again where it broke, for as long as the head comes back within `patience_seconds`; `lost_contact` hears of each break.
+  absl::Status FollowLog(const std::string& id, uint64_t offset, int patience_seconds, const std::function<void(std::string_view)>& take,
+                         const std::function<void(const absl::Status&)>& lost_contact);
 
  private:
   absl::Status FollowOnce(const std::string& id, uint64_t& offset, bool& complete, const std::function<void(std::string_view)>& take);

@@ -108,6 +108,20 @@ def test_interrupting_a_follow_leaves_the_job_running(cluster):
     assert cluster.argosy("job", "stop", "cli_interrupt").returncode == 0
 
 
+def test_following_a_job_that_waits_says_why_it_waits(cluster):
+    environment = dict(cluster.environment, ARGOSY_JOB_ADDRESS=cluster.dashboard)
+    command = [argosy_binary(), "job", "submit", "--submission-id", "cli_waits", "--entrypoint-num-gpus", "800", "--", "true"]
+    follow = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for line in follow.stderr:
+        if "'cli_waits' waits:" in line and "GPU: 800" in line:
+            break
+    else:
+        raise AssertionError("the follower never said why the job waits")
+    assert cluster.argosy("job", "stop", "cli_waits").returncode == 0
+    follow.stderr.read()
+    assert follow.wait(timeout=20) == 0
+
+
 class CuttingProxy:
     """Forwards connections to the head; cuts each of the first `cuts` followed logs after some bytes of it."""
 
