@@ -60,23 +60,33 @@ BUILD_PACKAGES="build-essential cmake ninja-build ccache mold pkg-config git ca-
   libcurl4-openssl-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libyaml-cpp-dev libsentencepiece-dev libpcre2-dev
   libutf8proc-dev libzip-dev catch2"
 TEST_PACKAGES="chromium iproute2"
+# Asio and Beast of Boost 1.81 or newer: Debian 12 has them beside its default 1.74.
+BOOST_PACKAGES="libboost1.81-dev libboost-dev"
+
+is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+boost_is_there() {
+  local version
+  version=$(sed -n 's/^#define BOOST_VERSION \([0-9]*\).*/\1/p' /usr/include/boost/version.hpp 2>/dev/null)
+  [ "${version:-0}" -ge 108100 ]
+}
 
 install_system_packages() {
   step "system packages"
   command -v apt-get >/dev/null || die "this script knows apt-get only; on another system install what README.md lists and build with CMake"
-  local wanted="$BUILD_PACKAGES $*" missing="" package
-  # Asio and Beast of Boost 1.81 or newer: Debian 12 has them beside its default 1.74.
-  if dpkg-query -W -f='${Status}' libboost1.81-dev 2>/dev/null | grep -q 'ok installed'; then :
-  elif apt-cache show libboost1.81-dev >/dev/null 2>&1; then wanted="$wanted libboost1.81-dev"
-  elif [ -e /etc/debian_version ] && grep -q '^12' /etc/debian_version; then wanted="$wanted libboost1.81-dev"
-  else wanted="$wanted libboost-dev"
-  fi
-  for package in $wanted; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+  local missing="" package
+  for package in $BUILD_PACKAGES "$@"; do
+    is_installed "$package" || missing="$missing $package"
   done
-  if [ -z "$missing" ]; then step_done "already there"; return; fi
-  say "   installing:$missing"
+  if [ -z "$missing" ] && boost_is_there; then step_done "already there"; return; fi
   quietly "apt-get update" as_root apt-get update -qq
+  if ! boost_is_there; then
+    for package in $BOOST_PACKAGES; do
+      LC_ALL=C apt-cache policy "$package" | grep -q 'Candidate: [0-9]' || continue
+      missing="$missing $package"
+      break
+    done
+  fi
+  say "   installing:$missing"
   # shellcheck disable=SC2086
   quietly "apt-get install" as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
   step_done
