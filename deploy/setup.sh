@@ -63,7 +63,9 @@ TEST_PACKAGES="chromium iproute2"
 # Asio and Beast of Boost 1.81 or newer: Debian 12 has them beside its default 1.74.
 BOOST_PACKAGES="libboost1.81-dev libboost-dev"
 
-is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+# The output is taken whole: `grep -q` in a pipe ends its writer early, which counts as a failure.
+is_installed() { [[ "$(dpkg-query -W -f='${Status}' "$1" 2>/dev/null)" == *'ok installed'* ]]; }
+has_candidate() { [[ "$(LC_ALL=C apt-cache policy "$1")" == *'Candidate: '[0-9]* ]]; }
 boost_is_there() {
   local version
   version=$(sed -n 's/^#define BOOST_VERSION \([0-9]*\).*/\1/p' /usr/include/boost/version.hpp 2>/dev/null)
@@ -81,7 +83,7 @@ install_system_packages() {
   quietly "apt-get update" as_root apt-get update -qq
   if ! boost_is_there; then
     for package in $BOOST_PACKAGES; do
-      LC_ALL=C apt-cache policy "$package" | grep -q 'Candidate: [0-9]' || continue
+      has_candidate "$package" || continue
       missing="$missing $package"
       break
     done
