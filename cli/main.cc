@@ -20,19 +20,19 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kFinetuneVerbs = {"finetune", "generate", "dataset", "model", "validate-config"};
 
-// Does not return when it works.
-int ExecFinetune(char** argv) {
-  std::string path = (std::filesystem::path(OwnExecutable()).parent_path() / "argosy-finetune").string();
+// Runs another executable of this folder in this process's place; does not return when it works.
+int ExecBeside(const char* program, const char* verb, const char* how_to_build, char** argv) {
+  std::string path = (std::filesystem::path(OwnExecutable()).parent_path() / program).string();
   ::execv(path.c_str(), argv);
-  std::fprintf(stderr, "argosy: %s is part of the training library, and %s cannot be run: %s; build it with -DARGOSY_TRAIN=ON\n", argv[1],
-               path.c_str(), std::strerror(errno));
+  std::fprintf(stderr, "argosy: %s is done by %s, which cannot be run: %s; %s\n", verb, path.c_str(), std::strerror(errno), how_to_build);
   return 1;
 }
 
 int Main(int argc, char** argv) {
   for (std::string_view verb : kFinetuneVerbs) {
-    if (argc > 1 && argv[1] == verb) return ExecFinetune(argv);
+    if (argc > 1 && argv[1] == verb) return ExecBeside("argosy-finetune", argv[1], "build it with -DARGOSY_TRAIN=ON", argv);
   }
+  if (argc > 1 && std::string_view(argv[1]) == "bench") return ExecBeside("argosy-bench", argv[1], "build the target argosy-bench", argv + 1);
   constexpr std::array<std::string_view, 6> kVerbs = {"start", "stop", "status", "job", "head", "node"};
   if (argc > 1 && argv[1][0] != '-' && std::find(kVerbs.begin(), kVerbs.end(), argv[1]) == kVerbs.end()) {
     std::fprintf(stderr, "argosy: there is no command %s; argosy --help lists them\n", argv[1]);
@@ -42,7 +42,7 @@ int Main(int argc, char** argv) {
   app.name("argosy");
   app.set_version_flag("--version", std::string("argosy ") + kVersion);
   app.require_subcommand(1);
-  app.footer("Fine-tuning: finetune generate dataset model validate-config (argosy VERB --help)");
+  app.footer("Fine-tuning: finetune generate dataset model validate-config (argosy VERB --help)\nMeasuring: bench");
   RegisterStart(app);
   RegisterStop(app);
   RegisterStatus(app);

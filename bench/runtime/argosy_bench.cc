@@ -1,0 +1,276 @@
+// The runtime's microbenchmark: the loops of the peer's `ray microbenchmark`, under the names that it prints, and a few of our own.
+//
+//   argosy bench [--json FILE] [--only PATTERN] [--address HOST:PORT]
+//
+// Without a cluster it starts a local one of two CPUs. Every run measures the machine's own limits first.
+#include <argosy/argosy.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <initializer_list>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "bench/runtime/harness.h"
+#include "nlohmann/json.hpp"
+
+namespace {
+
+using argosy::Actor;
+using argosy::Get;
+using argosy::ObjectRef;
+using argosy::Put;
+using argosy::Spawn;
+using argosy::Task;
+using argosy::bench::MeasureRate;
+using argosy::bench::Row;
+
+constexpr int kBatch = 1000;
+
+int SmallValue() { return 0; }
+
+// What one of several submitters does: a batch of tasks, all results awaited.
+void SubmitBatch(int count) {
+  std::vector<ObjectRef<int>> refs;
+  refs.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) refs.push_back(Task<SmallValue>().Submit());
+  Get(refs);
+}
+
+void PutBatch(int count) {
+  for (int i = 0; i < count; ++i) Put(0);
+}
+
+std::vector<ObjectRef<int>> ManyRefs(int count) {
+  std::vector<ObjectRef<int>> refs;
+  for (int i = 0; i < count; ++i) refs.push_back(Put(1));
+  return refs;
+}
+
+class Server {
+ public:
+  int Value() { return 0; }
+  int ValueOf(const argosy::Array<char>& argument) { return static_cast<int>(argument.size()); }
+};
+
+class Client {
+ public:
+  explicit Client(std::vector<Actor<Server>> servers) : servers_(std::move(servers)) {}
+  void Batch(int count) {
+    std::vector<ObjectRef<int>> refs;
+    for (int i = 0; i < count; ++i) refs.push_back(servers_[static_cast<size_t>(i) % servers_.size()].Call<&Server::Value>());
+    Get(refs);
+  }
+  void TaskBatch(int count) { SubmitBatch(count); }
+
+ private:
+  std::vector<Actor<Server>> servers_;
+};
+
+void CallServers(const std::vector<Actor<Server>>& servers, int count) {
+  std::vector<ObjectRef<int>> refs;
+  refs.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) refs.push_back(servers[static_cast<size_t>(i) % servers.size()].Call<&Server::Value>());
+  Get(refs);
+}
+
+Actor<Server> StartServer(argosy::ActorOptions options = {}) {
+  Actor<Server> server = Spawn<Server>(std::move(options));
+  Get(server.Call<&Server::Value>());
+  return server;
+}
+
+class Bench {
+ public:
+  Bench(std::string only, argosy::bench::Limits limits) : only_(std::move(only)), pattern_(only_), limits_(limits) {}
+
+  bool Wants(const std::string& name) const { return only_.empty() || std::regex_search(name, pattern_); }
+  bool WantsAny(std::initializer_list<const char*> names) const {
+    return std::any_of(names.begin(), names.end(), [this](const char* name) { return Wants(name); });
+  }
+
+  void Rate(const std::string& name, double per_step, const std::function<void()>& step, double limit = 0, const char* limit_name = "",
+            const std::string& unit = "/s") {
+    if (!Wants(name)) return;
+    Row row = MeasureRate(name, unit, per_step, step);
+    row.limit = limit;
+    row.limit_name = limit_name;
+    Add(std::move(row));
+  }
+  void Add(Row row) {
+    std::printf("%-46s %12.4g %-5s +- %-9.3g", row.name.c_str(), row.value, row.unit.c_str(), row.deviation);
+    if (row.limit > 0) std::printf("  %.2f of %s (%.4g)", row.value / row.limit, row.limit_name.c_str(), row.limit);
+    std::printf("\n");
+    std::fflush(stdout);
+    rows_.push_back(std::move(row));
+  }
+  const std::vector<Row>& rows() const { return rows_; }
+  const argosy::bench::Limits& limits() const { return limits_; }
+
+ private:
+  std::string only_;
+  std::regex pattern_;
+  argosy::bench::Limits limits_;
+  std::vector<Row> rows_;
+};
+
+void Objects(Bench& bench) {
+  ObjectRef<int> small = Put(0);
+  bench.Rate("single client get calls", kBatch, [&] {
+    for (int i = 0; i < kBatch; ++i) Get(small);
+  });
+  bench.Rate("single client put calls", kBatch, [] { PutBatch(kBatch); });
+  if (bench.Wants("single client put gigabytes")) {
+    std::vector<char> bytes(size_t{100} << 20, 1);
+    argosy::Array<char> array(bytes.data(), bytes.size(), nullptr);
+    bench.Rate("single client put gigabytes", 0.1 * 1.048576, [&] { Put(array); }, bench.limits().memcpy_warm_gigabytes, "two threads' warm memcpy", "GB/s");
+  }
+  if (bench.Wants("single client get 100 MiB (microseconds)")) {
+    std::vector<char> bytes(size_t{100} << 20, 1);
+    ObjectRef<argosy::Array<char>> large = Put(argosy::Array<char>(bytes.data(), bytes.size(), nullptr));
+    Get(large);
+    argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] { Get(large); }, 1000);
+    bench.Add({.name = "single client get 100 MiB (microseconds)", .value = latency.p50_us, .unit = "us"});
+  }
+  if (bench.Wants("single client get object containing 10k refs")) {
+    ObjectRef<std::vector<ObjectRef<int>>> many = Task<ManyRefs>().Submit(10'000);
+    Get(many);
+    bench.Rate("single client get object containing 10k refs", 1, [&] { Get(many); });
+  }
+}
+
+void Tasks(Bench& bench) {
+  double ping_pong = bench.limits().ping_pong_per_second;
+  Get(Task<SmallValue>().Submit());
+  bench.Rate("single client tasks sync", 1, [] { Get(Task<SmallValue>().Submit()); }, ping_pong, "ping-pong");
+  bench.Rate("single client tasks async", kBatch, [] { SubmitBatch(kBatch); });
+  bench.Rate("single client tasks and get batch", 1, [] { SubmitBatch(kBatch); });
+  bench.Rate("single client wait 1k refs", 1, [] {
+    std::vector<ObjectRef<int>> pending;
+    for (int i = 0; i < kBatch; ++i) pending.push_back(Task<SmallValue>().Submit());
+    while (!pending.empty()) pending = argosy::Wait(pending).pending;
+  });
+  if (bench.Wants("one wait of 1k ready refs (microseconds)")) {
+    std::vector<ObjectRef<int>> ready;
+    for (int i = 0; i < kBatch; ++i) ready.push_back(Put(i));
+    argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] { argosy::Wait(ready, ready.size()); }, 200);
+    bench.Add({.name = "one wait of 1k ready refs (microseconds)", .value = latency.p50_us, .unit = "us"});
+  }
+  if (bench.Wants("10,000 no-op tasks (seconds)")) {
+    auto begin = std::chrono::steady_clock::now();
+    SubmitBatch(10'000);
+    bench.Add({.name = "10,000 no-op tasks (seconds)", .value = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), .unit = "s"});
+  }
+  if (bench.Wants("task latency")) {
+    argosy::bench::Latency latency = argosy::bench::MeasureLatency([] { Get(Task<SmallValue>().Submit()); }, 3000);
+    double round_trip = 1e6 / ping_pong;
+    bench.Add({.name = "task latency p50", .value = latency.p50_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
+    bench.Add({.name = "task latency p99", .value = latency.p99_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
+  }
+  if (bench.Wants("multi client tasks async")) {
+    std::vector<Actor<Client>> clients;
+    for (int i = 0; i < 4; ++i) clients.push_back(Spawn<Client>({}, std::vector<Actor<Server>>()));
+    bench.Rate("multi client tasks async", 4 * kBatch, [&] {
+      std::vector<ObjectRef<void>> all;
+      for (Actor<Client>& client : clients) all.push_back(client.Call<&Client::TaskBatch>(kBatch));
+      Get(all);
+    });
+    for (Actor<Client>& client : clients) Kill(client);
+  }
+}
+
+void Actors(Bench& bench) {
+  double ping_pong = bench.limits().ping_pong_per_second;
+  if (bench.WantsAny({"1:1 actor calls sync", "1:1 actor calls async", "1:1 actor calls concurrent", "actor call latency"})) {
+    Actor<Server> server = StartServer();
+    bench.Rate("1:1 actor calls sync", 1, [&] { Get(server.Call<&Server::Value>()); }, ping_pong, "ping-pong");
+    bench.Rate("1:1 actor calls async", kBatch, [&] { CallServers({server}, kBatch); });
+    if (bench.Wants("actor call latency")) {
+      argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] { Get(server.Call<&Server::Value>()); }, 3000);
+      double round_trip = 1e6 / ping_pong;
+      bench.Add({.name = "actor call latency p50", .value = latency.p50_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
+      bench.Add({.name = "actor call latency p99", .value = latency.p99_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
+    }
+    Kill(server);
+    if (bench.Wants("1:1 actor calls concurrent")) {
+      Actor<Server> concurrent = StartServer({.max_concurrency = 16});
+      bench.Rate("1:1 actor calls concurrent", kBatch, [&] { CallServers({concurrent}, kBatch); });
+      Kill(concurrent);
+    }
+  }
+  if (bench.WantsAny({"1:n actor calls async", "n:n actor calls async"})) {
+    std::vector<Actor<Server>> servers;
+    for (int i = 0; i < 2; ++i) servers.push_back(StartServer());
+    if (bench.Wants("1:n actor calls async")) {
+      Actor<Client> client = Spawn<Client>({}, servers);
+      bench.Rate("1:n actor calls async", 2 * kBatch, [&] { Get(client.Call<&Client::Batch>(2 * kBatch)); });
+      Kill(client);
+    }
+    if (bench.Wants("n:n actor calls async")) {
+      std::vector<Actor<Client>> clients;
+      for (int i = 0; i < 4; ++i) clients.push_back(Spawn<Client>({}, servers));
+      bench.Rate("n:n actor calls async", 4 * kBatch, [&] {
+        std::vector<ObjectRef<void>> all;
+        for (Actor<Client>& client : clients) all.push_back(client.Call<&Client::Batch>(kBatch));
+        Get(all);
+      });
+      for (Actor<Client>& client : clients) Kill(client);
+    }
+    for (Actor<Server>& server : servers) Kill(server);
+  }
+  if (bench.Wants("actor create and first call")) {
+    bench.Rate("actor create and first call", 1, [] { Kill(StartServer()); });
+  }
+}
+
+void Groups(Bench& bench) {
+  bench.Rate("placement group create/removal", 100, [] {
+    std::vector<argosy::PlacementGroup> groups;
+    for (int i = 0; i < 100; ++i) groups.push_back(argosy::CreatePlacementGroup({.bundles = {{.resources = {{"CPU", 0.001}}}}}));
+    for (argosy::PlacementGroup& group : groups) group.Ready();
+    for (argosy::PlacementGroup& group : groups) Remove(group);
+  });
+}
+
+void WriteJson(const Bench& bench, const std::string& path) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Row& row : bench.rows()) {
+    rows.push_back({{"name", row.name}, {"value", row.value}, {"deviation", row.deviation}, {"unit", row.unit}});
+    rows.back()["limit"] = row.limit > 0 ? nlohmann::json(row.limit) : nlohmann::json(nullptr);
+  }
+  std::ofstream(path) << rows.dump(2) << "\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string json, only, address;
+  CLI::App app("The runtime's microbenchmark");
+  app.add_option("--json", json, "Write the rows {name, value, unit, limit} to this file");
+  app.add_option("--only", only, "Run the rows whose name this regular expression finds");
+  app.add_option("--address", address, "The head, HOST:PORT; a local cluster when not given");
+  CLI11_PARSE(app, argc, argv);
+
+  try {
+    std::regex check(only);
+  } catch (const std::regex_error& error) {
+    std::fprintf(stderr, "--only %s: %s\n", only.c_str(), error.what());
+    return 2;
+  }
+  argosy::Runtime runtime = argosy::Connect(argc, argv, {.address = address, .num_cpus = 2});
+  argosy::bench::Limits limits = argosy::bench::MeasureLimits();
+  std::printf("limits: Unix-socket ping-pong %.0f/s, memcpy of two threads %.1f GB/s, first touch of two threads %.1f GB/s\n\n",
+              limits.ping_pong_per_second, limits.memcpy_warm_gigabytes, limits.first_touch_gigabytes);
+  Bench bench(only, limits);
+  Objects(bench);
+  Tasks(bench);
+  Actors(bench);
+  Groups(bench);
+  if (!json.empty()) WriteJson(bench, json);
+  return 0;
+}

@@ -1,0 +1,115 @@
+#include "bench/runtime/harness.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+namespace argosy::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+double PingPongRate() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return 0;
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::close(fds[0]);
+    char byte;
+    while (::read(fds[1], &byte, 1) == 1 && ::write(fds[1], &byte, 1) == 1) {}
+    ::_exit(0);
+  }
+  ::close(fds[1]);
+  char byte = 1;
+  // The middle of several stretches: a kernel that happens to run both on one core is ten times as fast for a while.
+  std::vector<double> rates;
+  for (int stretch = 0; stretch < 9; ++stretch) {
+    constexpr int kCount = 1500;
+    Clock::time_point begin = Clock::now();
+    for (int i = 0; i < kCount; ++i) {
+      if (::write(fds[0], &byte, 1) != 1 || ::read(fds[0], &byte, 1) != 1) break;
+    }
+    rates.push_back(kCount / Seconds(Clock::now() - begin));
+  }
+  ::close(fds[0]);
+  ::waitpid(child, nullptr, 0);
+  std::sort(rates.begin(), rates.end());
+  return rates[rates.size() / 2];
+}
+
+template <class Function>
+double TwoThreads(size_t size, const Function& function) {
+  Clock::time_point begin = Clock::now();
+  std::thread other([&] { function(size / 2, size); });
+  function(0, size / 2);
+  other.join();
+  return static_cast<double>(size) / 1e9 / Seconds(Clock::now() - begin);
+}
+
+}  // namespace
+
+Limits MeasureLimits() {
+  Limits limits;
+  limits.ping_pong_per_second = PingPongRate();
+  constexpr size_t kSize = size_t{256} << 20;
+  std::vector<char> from(kSize, 1), to(kSize, 2);
+  for (int i = 0; i < 4; ++i) {
+    double rate = TwoThreads(kSize, [&](size_t begin, size_t end) { std::memcpy(to.data() + begin, from.data() + begin, end - begin); });
+    limits.memcpy_warm_gigabytes = std::max(limits.memcpy_warm_gigabytes, rate);
+  }
+  int memory = ::memfd_create("argosy-bench", MFD_CLOEXEC);
+  if (memory >= 0 && ::ftruncate(memory, kSize) == 0) {
+    void* fresh = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (fresh != MAP_FAILED) {
+      limits.first_touch_gigabytes = TwoThreads(kSize, [&](size_t begin, size_t end) { std::memset(static_cast<char*>(fresh) + begin, 1, end - begin); });
+      ::munmap(fresh, kSize);
+    }
+  }
+  if (memory >= 0) ::close(memory);
+  return limits;
+}
+
+Row MeasureRate(const std::string& name, const std::string& unit, double per_step, const std::function<void()>& step, MeasureOptions options) {
+  Clock::time_point begin = Clock::now();
+  do step();
+  while (Clock::now() - begin < options.warm_up);
+  std::vector<double> rates;
+  for (int round = 0; round < options.rounds; ++round) {
+    begin = Clock::now();
+    int64_t steps = 0;
+    do {
+      step();
+      ++steps;
+    } while (Clock::now() - begin < options.round);
+    rates.push_back(per_step * static_cast<double>(steps) / Seconds(Clock::now() - begin));
+  }
+  Row row{.name = name, .unit = unit};
+  for (double rate : rates) row.value += rate / static_cast<double>(rates.size());
+  for (double rate : rates) row.deviation += (rate - row.value) * (rate - row.value) / static_cast<double>(rates.size());
+  row.deviation = std::sqrt(row.deviation);
+  return row;
+}
+
+Latency MeasureLatency(const std::function<void()>& step, int count) {
+  std::vector<double> times;
+  times.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    Clock::time_point begin = Clock::now();
+    step();
+    times.push_back(Seconds(Clock::now() - begin) * 1e6);
+  }
+  std::sort(times.begin(), times.end());
+  auto at = [&](double quantile) { return times[static_cast<size_t>(quantile * static_cast<double>(times.size() - 1))]; };
+  return {at(0.5), at(0.99)};
+}
+
+}  // namespace argosy::bench

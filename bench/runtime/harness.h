@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace argosy::bench {
+
+// One line of the table and of the JSON: `value` in `unit`, and beside it what this machine could do at most, by the limits of the same run.
+struct Row {
+  std::string name;
+  double value = 0;
+  double deviation = 0;      // between the rounds
+  std::string unit;
+  double limit = 0;          // in the same unit; 0: no limit applies
+  std::string limit_name;
+};
+
+struct MeasureOptions {
+  std::chrono::duration<double> warm_up{0.2};
+  std::chrono::duration<double> round{0.4};
+  int rounds = 3;
+};
+
+// What the machine allows, measured in this process: a row's figure means little without it.
+struct Limits {
+  double ping_pong_per_second = 0;        // one byte to and fro between two processes over a Unix socket
+  double memcpy_warm_gigabytes = 0;       // two threads, memory touched before
+  double first_touch_gigabytes = 0;       // two threads, fresh pages of a memfd
+};
+Limits MeasureLimits();
+
+// Runs `step` again and again; each run counts as `per_step` operations. Mean and deviation of the rounds' rates.
+Row MeasureRate(const std::string& name, const std::string& unit, double per_step, const std::function<void()>& step, MeasureOptions options = {});
+
+// Times single runs of `step`: the given quantile (0..1) in microseconds.
+struct Latency { double p50_us = 0; double p99_us = 0; };
+Latency MeasureLatency(const std::function<void()>& step, int count);
+
+}  // namespace argosy::bench
