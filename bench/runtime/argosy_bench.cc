@@ -87,7 +87,9 @@ Actor<Server> StartServer(argosy::ActorOptions options = {}) {
 
 class Bench {
  public:
-  Bench(std::string only, argosy::bench::Limits limits) : only_(std::move(only)), pattern_(only_), limits_(limits) {}
+  explicit Bench(std::string only) : only_(std::move(only)), pattern_(only_), ping_pong_(argosy::bench::MeasurePingPong()) {
+    std::printf("Unix-socket ping-pong of this machine: %.0f/s\n", ping_pong_);
+  }
 
   bool Wants(const std::string& name) const { return only_.empty() || std::regex_search(name, pattern_); }
   bool WantsAny(std::initializer_list<const char*> names) const {
@@ -110,12 +112,12 @@ class Bench {
     rows_.push_back(std::move(row));
   }
   const std::vector<Row>& rows() const { return rows_; }
-  const argosy::bench::Limits& limits() const { return limits_; }
+  double ping_pong() const { return ping_pong_; }
 
  private:
   std::string only_;
   std::regex pattern_;
-  argosy::bench::Limits limits_;
+  double ping_pong_;
   std::vector<Row> rows_;
 };
 
@@ -126,9 +128,11 @@ void Objects(Bench& bench) {
   });
   bench.Rate("single client put calls", kBatch, [] { PutBatch(kBatch); });
   if (bench.Wants("single client put gigabytes")) {
+    argosy::bench::MemoryLimits memory = argosy::bench::MeasureMemory();
+    std::printf("two threads of this machine: warm memcpy %.1f GB/s, first touch %.1f GB/s\n", memory.warm_copy, memory.first_touch);
     std::vector<char> bytes(size_t{100} << 20, 1);
     argosy::Array<char> array(bytes.data(), bytes.size(), nullptr);
-    bench.Rate("single client put gigabytes", 0.1 * 1.048576, [&] { Put(array); }, bench.limits().memcpy_warm_gigabytes, "two threads' warm memcpy", "GB/s");
+    bench.Rate("single client put gigabytes", 0.1 * 1.048576, [&] { Put(array); }, memory.warm_copy, "two threads' warm memcpy", "GB/s");
   }
   if (bench.Wants("single client get 100 MiB (microseconds)")) {
     std::vector<char> bytes(size_t{100} << 20, 1);
@@ -145,7 +149,7 @@ void Objects(Bench& bench) {
 }
 
 void Tasks(Bench& bench) {
-  double ping_pong = bench.limits().ping_pong_per_second;
+  double ping_pong = bench.ping_pong();
   Get(Task<SmallValue>().Submit());
   bench.Rate("single client tasks sync", 1, [] { Get(Task<SmallValue>().Submit()); }, ping_pong, "ping-pong");
   bench.Rate("single client tasks async", kBatch, [] { SubmitBatch(kBatch); });
@@ -185,7 +189,7 @@ void Tasks(Bench& bench) {
 }
 
 void Actors(Bench& bench) {
-  double ping_pong = bench.limits().ping_pong_per_second;
+  double ping_pong = bench.ping_pong();
   if (bench.WantsAny({"1:1 actor calls sync", "1:1 actor calls async", "1:1 actor calls concurrent", "actor call latency"})) {
     Actor<Server> server = StartServer();
     bench.Rate("1:1 actor calls sync", 1, [&] { Get(server.Call<&Server::Value>()); }, ping_pong, "ping-pong");
@@ -263,10 +267,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   argosy::Runtime runtime = argosy::Connect(argc, argv, {.address = address, .num_cpus = 2});
-  argosy::bench::Limits limits = argosy::bench::MeasureLimits();
-  std::printf("limits: Unix-socket ping-pong %.0f/s, memcpy of two threads %.1f GB/s, first touch of two threads %.1f GB/s\n\n",
-              limits.ping_pong_per_second, limits.memcpy_warm_gigabytes, limits.first_touch_gigabytes);
-  Bench bench(only, limits);
+  Bench bench(only);
   Objects(bench);
   Tasks(bench);
   Actors(bench);

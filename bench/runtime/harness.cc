@@ -18,7 +18,18 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-double PingPongRate() {
+template <class Function>
+double TwoThreads(size_t size, const Function& function) {
+  Clock::time_point begin = Clock::now();
+  std::thread other([&] { function(size / 2, size); });
+  function(0, size / 2);
+  other.join();
+  return static_cast<double>(size) / 1e9 / Seconds(Clock::now() - begin);
+}
+
+}  // namespace
+
+double MeasurePingPong() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return 0;
   pid_t child = ::fork();
@@ -46,31 +57,19 @@ double PingPongRate() {
   return rates[rates.size() / 2];
 }
 
-template <class Function>
-double TwoThreads(size_t size, const Function& function) {
-  Clock::time_point begin = Clock::now();
-  std::thread other([&] { function(size / 2, size); });
-  function(0, size / 2);
-  other.join();
-  return static_cast<double>(size) / 1e9 / Seconds(Clock::now() - begin);
-}
-
-}  // namespace
-
-Limits MeasureLimits() {
-  Limits limits;
-  limits.ping_pong_per_second = PingPongRate();
+MemoryLimits MeasureMemory() {
+  MemoryLimits limits;
   constexpr size_t kSize = size_t{256} << 20;
   std::vector<char> from(kSize, 1), to(kSize, 2);
   for (int i = 0; i < 4; ++i) {
     double rate = TwoThreads(kSize, [&](size_t begin, size_t end) { std::memcpy(to.data() + begin, from.data() + begin, end - begin); });
-    limits.memcpy_warm_gigabytes = std::max(limits.memcpy_warm_gigabytes, rate);
+    limits.warm_copy = std::max(limits.warm_copy, rate);
   }
   int memory = ::memfd_create("argosy-bench", MFD_CLOEXEC);
   if (memory >= 0 && ::ftruncate(memory, kSize) == 0) {
     void* fresh = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     if (fresh != MAP_FAILED) {
-      limits.first_touch_gigabytes = TwoThreads(kSize, [&](size_t begin, size_t end) { std::memset(static_cast<char*>(fresh) + begin, 1, end - begin); });
+      limits.first_touch = TwoThreads(kSize, [&](size_t begin, size_t end) { std::memset(static_cast<char*>(fresh) + begin, 1, end - begin); });
       ::munmap(fresh, kSize);
     }
   }

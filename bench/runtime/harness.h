@@ -25,12 +25,12 @@ struct MeasureOptions {
 };
 
 // What the machine allows, measured in this process: a row's figure means little without it.
-struct Limits {
-  double ping_pong_per_second = 0;        // one byte to and fro between two processes over a Unix socket
-  double memcpy_warm_gigabytes = 0;       // two threads, memory touched before
-  double first_touch_gigabytes = 0;       // two threads, fresh pages of a memfd
+double MeasurePingPong();                 // per second: one byte to and fro between two processes over a Unix socket
+struct MemoryLimits {                     // GB/s of two threads
+  double warm_copy = 0;                   // memory touched before
+  double first_touch = 0;                 // fresh pages of a memfd
 };
-Limits MeasureLimits();
+MemoryLimits MeasureMemory();
 
 // Runs `step` again and again; each run counts as `per_step` operations. Mean and deviation of the rounds' rates.
 Row MeasureRate(const std::string& name, const std::string& unit, double per_step, const std::function<void()>& step, MeasureOptions options = {});

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/time/clock.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status.h"
 #include "runtime/wire/connection_impl.h"
@@ -16,6 +17,9 @@ namespace {
 constexpr size_t kReadBufferBytes = 128 << 10;
 // Reads a peer may have in a row before other connections get their turn.
 constexpr int kReadsPerTurn = 8;
+// How much and how long frames are held back to be written together.
+constexpr size_t kHeldBytesMax = 64 << 10;
+constexpr int64_t kHeldNanosMax = 100'000;
 
 void PutLittle(char* out, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) out[i] = static_cast<char>(value >> (8 * i));
@@ -112,6 +116,29 @@ void Connection::Start(Handlers handlers) {
   });
 }
 
+void Connection::UseOutbox(Outbox* outbox) { impl_->outbox = outbox; }
+
+void Outbox::Add(std::shared_ptr<Connection> connection, bool urgent) {
+  if (waiting_.empty()) oldest_nanos_ = absl::GetCurrentTimeNanos();
+  if (connection) waiting_.push_back(std::move(connection));
+  urgent_ |= urgent;
+}
+
+void Outbox::Flush() {
+  urgent_ = false;
+  // Writing may close a connection, whose handlers run in turns of their own: nothing is added meanwhile.
+  for (const std::shared_ptr<Connection>& connection : waiting_) {
+    connection->impl_->in_outbox = false;
+    if (connection->is_open()) connection->impl_->WriteOut();
+  }
+  waiting_.clear();
+}
+
+void Outbox::FlushDue() {
+  if (waiting_.empty()) return;
+  if (urgent_ || absl::GetCurrentTimeNanos() - oldest_nanos_ > kHeldNanosMax) Flush();
+}
+
 void Connection::SetHandlers(Handlers handlers) { impl_->handlers = std::move(handlers); }
 
 bool Connection::Impl::OnReadable() {
@@ -165,7 +192,7 @@ bool Connection::Impl::ParseAndDispatch() {
     in_begin = in_end = 0;
     if (in.size() > 4 * kReadBufferBytes) std::string().swap(in);
   }
-  if (fd.ok() && corked == 0) WriteOut();
+  if (fd.ok() && corked == 0) WriteSoon();
   return fd.ok();
 }
 
@@ -204,7 +231,16 @@ void Connection::Impl::Append(FrameKind kind, Method method, uint64_t number, st
     return Append(FrameKind::kErrorReply, method, number, error);
   }
   AppendFrame(out, kind, method, number, body);
-  if (corked == 0 && watch) WriteOut();
+  if (kind == FrameKind::kRequest && pending.size() == 1) urgent = true;
+  if (corked == 0 && watch) WriteSoon();
+}
+
+void Connection::Impl::WriteSoon() {
+  if (out_begin == out.size()) return;
+  if (outbox == nullptr || out.size() - out_begin >= kHeldBytesMax) return WriteOut();
+  if (in_outbox && !urgent) return;
+  bool first = !std::exchange(in_outbox, true);
+  outbox->Add(first ? self->shared_from_this() : nullptr, std::exchange(urgent, false));
 }
 
 void Connection::Impl::WriteOut() {
@@ -283,7 +319,7 @@ void Connection::Cork() { ++impl_->corked; }
 
 void Connection::Uncork() {
   ARGOSY_CHECK(impl_->corked > 0);
-  if (--impl_->corked == 0 && is_open() && impl_->watch) impl_->WriteOut();
+  if (--impl_->corked == 0 && is_open() && impl_->watch) impl_->WriteSoon();
 }
 
 bool Connection::is_open() const { return impl_->fd.ok(); }

@@ -59,6 +59,28 @@ class Call {
   bool answered_ = false;
 };
 
+class Connection;
+
+// Connections of one loop whose frames wait to be written together: a burst of calls costs one system call instead of one each. Their
+// owner flushes it before it sleeps, and when it is due.
+//
+// Thread:   the loop's.
+// Lifetime: outlives the connections that use it.
+// Failure:  none; a connection that has closed is skipped.
+class Outbox {
+ public:
+  void Add(std::shared_ptr<Connection> connection, bool urgent);
+  // Everything.
+  void Flush();
+  // What is urgent (nothing else is under way on its connection, so somebody waits for just this), or all once the oldest has waited.
+  void FlushDue();
+
+ private:
+  std::vector<std::shared_ptr<Connection>> waiting_;
+  bool urgent_ = false;
+  int64_t oldest_nanos_ = 0;
+};
+
 struct ConnectionOptions {
   size_t unsent_bytes_max = 256u << 20;   // above it Request fails and Notify closes the connection
 };
@@ -80,6 +102,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   ~Connection();
 
+  // From now on frames wait in `outbox`. Before Start.
+  void UseOutbox(Outbox* outbox);
   // Before this nothing is read.
   void Start(Handlers handlers);
   void SetHandlers(Handlers handlers);
@@ -116,6 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   friend class Call;
   friend class Handshaker;
+  friend class Outbox;
   struct Impl;
   explicit Connection(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -17,6 +17,8 @@ struct Connection::Impl {
   void Dispatch(const Frame& frame);
   void Append(FrameKind kind, Method method, uint64_t number, std::string_view body);
   void WriteOut();
+  // Writes now, or leaves it to the outbox.
+  void WriteSoon();
   void Close(absl::Status why, bool flush);
 
   async::Loop& loop;
@@ -34,6 +36,9 @@ struct Connection::Impl {
   size_t out_begin = 0;
   bool waits_writable = false;
   int corked = 0;
+  Outbox* outbox = nullptr;
+  bool in_outbox = false;
+  bool urgent = false;       // a request went out with no other under way
 
   uint64_t next_number = 1;
   std::unordered_map<uint64_t, RawReply> pending;

@@ -19,7 +19,7 @@ void ActorCallMachine::Submit(TaskId task, Effects& effects) {
     return;
   }
   calls_.emplace(task, Call());
-  order_.push_back(task);
+  waiting_.push_back(task);
   if (state_ == State::kUnknown) Resolve(0, effects);
 }
 
@@ -33,12 +33,14 @@ void ActorCallMachine::ArgumentsReady(TaskId task, Effects& effects) {
 // Sends, in order, every call whose turn it is.
 void ActorCallMachine::Pump(Effects& effects) {
   if (state_ != State::kAlive) return;
-  for (TaskId task : order_) {
+  while (!waiting_.empty()) {
+    TaskId task = waiting_.front();
     Call& call = calls_.at(task);
-    if (call.sent) continue;
     if (!call.ready) return;
     call.sent = true;
     call.sequence = next_sequence_++;
+    waiting_.pop_front();
+    sent_.push_back(task);
     effects.sends.push_back({task, incarnation_, call.sequence, call.attempt});
   }
 }
@@ -97,9 +99,9 @@ void ActorCallMachine::Fate(uint64_t incarnation, bool dead, const std::string& 
   }
   // The same process is still there: the same numbers again; it drops what it has seen.
   state_ = State::kAlive;
-  for (TaskId task : order_) {
+  for (TaskId task : sent_) {
     const Call& call = calls_.at(task);
-    if (call.sent) effects.sends.push_back({task, incarnation_, call.sequence, call.attempt});
+    effects.sends.push_back({task, incarnation_, call.sequence, call.attempt});
   }
   Pump(effects);
 }
@@ -107,17 +109,19 @@ void ActorCallMachine::Fate(uint64_t incarnation, bool dead, const std::string& 
 void ActorCallMachine::SettleSent(bool restarts, const std::string& reason, Effects& effects) {
   sent_are_lost_ = false;
   std::vector<TaskId> lost;
-  for (TaskId task : order_) {
+  std::deque<TaskId> again;
+  for (TaskId task : std::exchange(sent_, {})) {
     Call& call = calls_.at(task);
-    if (!call.sent) continue;
     if (max_task_retries_ < 0 || call.retries_used < max_task_retries_) {
       ++call.retries_used;
       ++call.attempt;
       call.sent = false;
+      again.push_back(task);
     } else {
       lost.push_back(task);
     }
   }
+  waiting_.insert(waiting_.begin(), again.begin(), again.end());
   for (TaskId task : lost) {
     wire::ErrorInfo error;
     error.kind = restarts ? wire::ErrorInfo::kActorUnavailable : wire::ErrorInfo::kActorDied;
@@ -125,30 +129,31 @@ void ActorCallMachine::SettleSent(bool restarts, const std::string& reason, Effe
                                 "(max_task_retries = {})", readable_, reason, max_task_retries_);
     effects.failures.push_back({task, error});
     calls_.erase(task);
-    std::erase(order_, task);
   }
 }
 
 void ActorCallMachine::Die(const wire::ErrorInfo& error, Effects& effects) {
   state_ = State::kDead;
   death_ = error;
-  for (TaskId task : order_) effects.failures.push_back({task, error});
-  order_.clear();
+  for (TaskId task : sent_) effects.failures.push_back({task, error});
+  for (TaskId task : waiting_) effects.failures.push_back({task, error});
+  sent_.clear();
+  waiting_.clear();
   calls_.clear();
 }
 
 void ActorCallMachine::Answered(TaskId task) {
   if (calls_.erase(task) == 0) return;
   // Answers come in order, nearly always: the oldest is at the front.
-  if (!order_.empty() && order_.front() == task) order_.pop_front();
-  else std::erase(order_, task);
+  if (!sent_.empty() && sent_.front() == task) sent_.pop_front();
+  else if (std::erase(sent_, task) == 0) std::erase(waiting_, task);
 }
 
 bool ActorCallMachine::Cancel(TaskId task, Effects& effects) {
   auto it = calls_.find(task);
   if (it == calls_.end() || it->second.sent) return false;
   calls_.erase(it);
-  std::erase(order_, task);
+  std::erase(waiting_, task);
   Pump(effects);
   return true;
 }

@@ -80,7 +80,8 @@ class ActorCallMachine {
   std::string last_death_;
   bool sent_are_lost_ = false;
   wire::ErrorInfo death_;
-  std::deque<TaskId> order_;                      // every unanswered call, oldest first
+  std::deque<TaskId> sent_;                       // unanswered, oldest first: all of these are older than
+  std::deque<TaskId> waiting_;                    // those whose turn has not come
   std::unordered_map<TaskId, Call> calls_;
 };
 

@@ -85,6 +85,7 @@ absl::Status Core::Open() {
       handlers.on_request = [this](wire::Call call) { OnNodeRequest(std::move(call)); };
       handlers.on_notice = [this](wire::Connection&, wire::Method method, std::string body) { OnNodeNotice(method, body); };
       handlers.on_closed = [this](absl::Status why) { OnNodeClosed(why); };
+      node_connection_->UseOutbox(&outbox_);
       node_connection_->Start(std::move(handlers));
       if (options_.is_driver) {
         wire::RegisterDriver message;
@@ -113,6 +114,7 @@ absl::Status Core::Open() {
   }
   PeerPool::Options peers;
   peers.connect = connect;
+  peers.outbox = &outbox_;
   peers.node = node_.node;
   peers.on_closed = [](WorkerId) {};
   role_.Do([&] {
@@ -178,6 +180,7 @@ void Core::Accept(std::shared_ptr<wire::Connection> connection) {
     if (auto it = nodes_of_workers_.find(*peer); it != nodes_of_workers_.end()) address.node = it->second;
     AskFate(address, [](const wire::WorkerFateReply&) {});
   };
+  connection->UseOutbox(&outbox_);
   connection->Start(std::move(handlers));
 }
 

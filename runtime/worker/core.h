@@ -152,7 +152,8 @@ class Core : public std::enable_shared_from_this<Core> {
  private:
   friend class Cell;
   struct TaskRecord {
-    wire::TaskSpec spec;                            // arguments: refs as given
+    wire::PushTask message;                         // as it is sent; the arguments: refs as given until it may run
+    wire::TaskSpec& spec = message.spec;
     std::vector<CellPtr> held;                      // the refs in the arguments, while the task may run
     std::vector<std::shared_ptr<ObjectState>> dependencies;
     std::shared_ptr<ObjectState> result;
@@ -210,6 +211,9 @@ class Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<ObjectState> StateOf(ObjectId object, const wire::WorkerAddress& owner);
   std::shared_ptr<ObjectState> FindState(ObjectId object);
   CellPtr NewOwned(ObjectId object);
+  // Without the count, which Adopt adds on the loop.
+  CellPtr NewUncounted(ObjectId object, const wire::WorkerAddress& owner);
+  void Adopt(const std::shared_ptr<ObjectState>& state);
   void DropHandle(ObjectId object);
   void Apply(ReferenceMachine::Effects effects);
   void WhenReady(const std::shared_ptr<ObjectState>& state, std::function<void()> function);
@@ -270,7 +274,8 @@ class Core : public std::enable_shared_from_this<Core> {
 
   CoreOptions options_;
   async::Loop loop_;
-  LoopRole role_{loop_};
+  wire::Outbox outbox_;                                                 // the loop's
+  LoopRole role_{loop_, {.before_sleep = [this] { outbox_.Flush(); }, .after_operation = [this] { outbox_.FlushDue(); }}};
   wire::WorkerAddress address_;
   wire::WorkerRegistered node_;
   std::unique_ptr<store::ArenaMapping> arena_;
@@ -315,7 +320,7 @@ class Core : public std::enable_shared_from_this<Core> {
   size_t reply_bytes_ = 0;
   std::unordered_map<WorkerId, CallerState> callers_;
   int blocked_ = 0;
-  int running_ = 0;
+  std::atomic<int> running_ = 0;
   bool long_running_armed_ = false;
   std::vector<std::thread> extra_threads_;
   mutable std::mutex identity_mutex_;

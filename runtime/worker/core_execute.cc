@@ -221,10 +221,8 @@ void Core::RunExecutions() {
 }
 
 void Core::Execute(const std::shared_ptr<Execution>& execution) {
-  role_.Do([this] {
-    ++running_;
-    ArmLongRunning();
-  });
+  ++running_;
+  if (execution->kind == Execution::kTask && queued_ > 0) role_.Do([this] { ArmLongRunning(); });
   wire::TaskReply reply;
   std::vector<CellPtr> refs;
   bool exit_actor = false;

@@ -28,22 +28,29 @@ std::shared_ptr<ObjectState> Core::FindState(ObjectId object) {
   return it == states_.end() ? nullptr : it->second;
 }
 
+CellPtr Core::NewUncounted(ObjectId object, const wire::WorkerAddress& owner) {
+  return std::make_shared<Cell>(weak_from_this(), StateOf(object, owner));
+}
+
+void Core::Adopt(const std::shared_ptr<ObjectState>& state) {
+  references_.AddLocal(state->id, state->owner);
+  // The last handle may have gone between the look-up and now.
+  std::lock_guard lock(states_mutex_);
+  states_[state->id] = state;
+}
+
 CellPtr Core::MakeHandle(ObjectId object, const wire::WorkerAddress& owner) {
-  std::shared_ptr<ObjectState> state = StateOf(object, owner);
-  role_.Do([this, state] {
-    references_.AddLocal(state->id, state->owner);
-    // The last handle may have gone between the look-up and now.
-    std::lock_guard lock(states_mutex_);
-    states_[state->id] = state;
-  });
-  return std::make_shared<Cell>(weak_from_this(), std::move(state));
+  CellPtr cell = NewUncounted(object, owner);
+  role_.Do([this, state = cell->shared_state()] { Adopt(state); });
+  return cell;
 }
 
 CellPtr Core::NewOwned(ObjectId object) { return MakeHandle(object, address_); }
 
 void Core::DropHandle(ObjectId object) {
   if (closed_) return;
-  role_.Do([this, object] {
+  // Handles go in crowds.
+  role_.DoLater([this, object] {
     if (closed_) return;
     ReferenceMachine::Effects effects;
     references_.DropLocal(object, effects);

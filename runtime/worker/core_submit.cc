@@ -31,6 +31,7 @@ ErrorInfo FromStatus(const absl::Status& status) {
 
 void Core::WhenAllReady(const std::vector<std::shared_ptr<ObjectState>>& dependencies,
                         std::function<void(const ErrorInfo* error)> ready) {
+  if (dependencies.empty()) return ready(nullptr);
   auto missing = std::make_shared<size_t>(dependencies.size() + 1);
   auto one_is_there = [missing, dependencies, ready = std::move(ready)] {
     if (--*missing > 0) return;
@@ -85,10 +86,11 @@ absl::StatusOr<CellPtr> Core::SubmitTask(const TaskRequest& request, std::vector
   record->held = std::move(prepared.held);
   record->dependencies = std::move(prepared.dependencies);
   record->max_retries = request.max_retries;
-  CellPtr cell = NewOwned(ReturnId(spec.task, 0));
+  CellPtr cell = NewUncounted(ReturnId(spec.task, 0), address_);
   record->result = cell->shared_state();
   ++pending_tasks_;
   role_.Do([this, record, demand = request.demand, deadline = request.deadline_seconds] {
+    Adopt(record->result);
     record->result->task = record->spec.task;
     std::string key = Encode(demand) + Encode(deadline);
     record->shape = submit_.Shape(key);
@@ -178,15 +180,14 @@ void Core::SendPush(LeaseId lease, TaskId task, uint32_t attempt) {
   auto at = tasks_.find(task);
   auto it = leases_.find(lease);
   if (at == tasks_.end() || it == leases_.end()) return;
-  wire::PushTask message;
-  message.spec = at->second->spec;
+  wire::PushTask& message = at->second->message;
   message.spec.attempt = attempt;
   message.spec.lease = lease;
   if (it->second.asking_fate) {
     it->second.unanswered.emplace_back(task, attempt);
     return;
   }
-  peers_->Request(it->second.grant.worker, std::move(message), [this, lease, task, attempt](absl::StatusOr<wire::TaskReply> reply) {
+  peers_->Request(it->second.grant.worker, message, [this, lease, task, attempt](absl::StatusOr<wire::TaskReply> reply) {
     if (!closed_) OnPushReply(lease, task, attempt, std::move(reply));
   });
 }
@@ -398,10 +399,11 @@ absl::StatusOr<CellPtr> Core::SubmitCall(ActorId actor, const std::string& funct
   spec.code_id = options_.code.id;
   record->held = std::move(prepared.held);
   record->dependencies = std::move(prepared.dependencies);
-  CellPtr cell = NewOwned(ReturnId(spec.task, 0));
+  CellPtr cell = NewUncounted(ReturnId(spec.task, 0), address_);
   record->result = cell->shared_state();
   ++*pending;
   role_.Do([this, record, actor] {
+    Adopt(record->result);
     TaskId task = record->spec.task;
     record->result->task = task;
     record->result->actor = actor;
@@ -472,12 +474,11 @@ void Core::Resolve(ActorId actor, uint64_t incarnation_min) {
 void Core::SendCall(ActorId actor, const ActorCallMachine::Send& send) {
   auto it = tasks_.find(send.task);
   if (it == tasks_.end()) return;
-  wire::PushTask message;
-  message.spec = it->second->spec;
+  wire::PushTask& message = it->second->message;
   message.spec.attempt = send.attempt;
   message.spec.incarnation = send.incarnation;
   message.spec.sequence = send.sequence;
-  peers_->Request(ActorOf(actor).machine.worker(), std::move(message),
+  peers_->Request(ActorOf(actor).machine.worker(), message,
                   [this, actor, task = send.task, incarnation = send.incarnation](absl::StatusOr<wire::TaskReply> reply) {
                     if (!closed_) OnCallReply(actor, task, incarnation, std::move(reply));
                   });

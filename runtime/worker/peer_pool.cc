@@ -28,6 +28,13 @@ void PeerPool::ConnectAlone(const wire::WorkerAddress& peer, wire::Connected don
   wire::ConnectWorker(loop_, peer, SameHost(peer), options_.connect, std::move(done));
 }
 
+wire::Connection* PeerPool::Find(WorkerId peer) const {
+  auto at = peers_.find(peer);
+  // Those that wait for it come first.
+  if (at == peers_.end() || !at->second.connection || !at->second.connection->is_open() || !at->second.waiting.empty()) return nullptr;
+  return at->second.connection.get();
+}
+
 void PeerPool::With(const wire::WorkerAddress& address, Use use) {
   auto [it, is_new] = peers_.try_emplace(address.worker);
   Peer& peer = it->second;
@@ -61,6 +68,7 @@ void PeerPool::Connected(WorkerId id, absl::StatusOr<std::shared_ptr<wire::Conne
     if (at != peers_.end() && at->second.connection.get() == raw && at->second.waiting.empty()) peers_.erase(at);
     if (options_.on_closed) options_.on_closed(id);
   };
+  open->UseOutbox(options_.outbox);
   open->Start(std::move(handlers));
   open->Cork();
   for (Use& use : waiting) use(open.get());

@@ -19,6 +19,7 @@ class PeerPool {
  public:
   struct Options {
     wire::ConnectOptions connect;
+    wire::Outbox* outbox = nullptr;
     NodeId node;                                         // this process's
     std::function<void(WorkerId peer)> on_closed;
   };
@@ -26,16 +27,18 @@ class PeerPool {
   ~PeerPool();
 
   template <class Message>
-  void Request(const wire::WorkerAddress& peer, Message message,
+  void Request(const wire::WorkerAddress& peer, const Message& message,
                std::function<void(absl::StatusOr<typename Message::Reply>)> done) {
-    With(peer, [message = std::move(message), done = std::move(done)](absl::StatusOr<wire::Connection*> connection) {
+    if (wire::Connection* open = Find(peer.worker)) return open->Request(message, std::move(done));
+    With(peer, [message, done = std::move(done)](absl::StatusOr<wire::Connection*> connection) {
       if (!connection.ok()) return done(connection.status());
       (*connection)->Request(message, done);
     });
   }
   template <class Message>
-  void Notify(const wire::WorkerAddress& peer, Message message) {
-    With(peer, [message = std::move(message)](absl::StatusOr<wire::Connection*> connection) {
+  void Notify(const wire::WorkerAddress& peer, const Message& message) {
+    if (wire::Connection* open = Find(peer.worker)) return open->Notify(message);
+    With(peer, [message](absl::StatusOr<wire::Connection*> connection) {
       if (connection.ok()) (*connection)->Notify(message);
     });
   }
@@ -49,6 +52,8 @@ class PeerPool {
     std::shared_ptr<wire::Connection> connection;        // null while connecting
     std::vector<Use> waiting;
   };
+  // The open connection; null when there is none yet.
+  wire::Connection* Find(WorkerId peer) const;
   void With(const wire::WorkerAddress& peer, Use use);
   void Connected(WorkerId peer, absl::StatusOr<std::shared_ptr<wire::Connection>> connection);
   bool SameHost(const wire::WorkerAddress& peer) const;

@@ -15,10 +15,11 @@ thread_local const LoopRole* leads = nullptr;
 // How long the role may lie free before the standby takes it.
 constexpr auto kStandbyDelay = std::chrono::microseconds(200);
 constexpr absl::Duration kTurnMax = absl::Seconds(1);
+constexpr size_t kLaterMax = 256;
 
 }  // namespace
 
-LoopRole::LoopRole(async::Loop& loop) : loop_(loop) {}
+LoopRole::LoopRole(async::Loop& loop, Hooks hooks) : loop_(loop), hooks_(std::move(hooks)) {}
 LoopRole::~LoopRole() { Stop(); }
 
 bool LoopRole::HeldByMe() const { return leads == this; }
@@ -48,7 +49,7 @@ void LoopRole::Release() {
     }
     // An operation that was queued while this thread still led, after its last look, would lie there.
     if (!has_operations_.load() || !TryTake()) return;
-    Drain();
+    DrainOnTheSpot();
   }
 }
 
@@ -64,20 +65,43 @@ void LoopRole::Drain() {
   }
 }
 
+void LoopRole::DrainOnTheSpot() {
+  Drain();
+  if (hooks_.after_operation) hooks_.after_operation();
+}
+
+size_t LoopRole::Queue(std::function<void()> operation) {
+  std::lock_guard lock(operations_mutex_);
+  operations_.push_back(std::move(operation));
+  has_operations_ = true;
+  return operations_.size();
+}
+
 void LoopRole::Do(std::function<void()> operation) {
   if (HeldByMe()) return operation();
-  bool first;
-  {
-    std::lock_guard lock(operations_mutex_);
-    first = operations_.empty();
-    operations_.push_back(std::move(operation));
-    has_operations_ = true;
-  }
+  bool first = Queue(std::move(operation)) == 1;
   if (TryTake()) {
-    Drain();
+    DrainOnTheSpot();
     Release();
   } else if (first) {
     loop_.Post([this] { Drain(); });
+  }
+}
+
+void LoopRole::DoLater(std::function<void()> operation) {
+  if (HeldByMe()) return operation();
+  size_t queued = Queue(std::move(operation));
+  if (queued > 1 && queued < kLaterMax) return;   // the first has told the leader
+  bool led;
+  {
+    std::lock_guard lock(mutex_);
+    led = led_;
+  }
+  if (led) {
+    loop_.Post([this] { Drain(); });
+  } else if (queued >= kLaterMax && TryTake()) {
+    DrainOnTheSpot();
+    Release();
   }
 }
 
@@ -87,6 +111,7 @@ void LoopRole::Lead(const std::function<bool()>& done, absl::Time deadline, bool
     if (standby && waiting_.load() > 0) return;
     absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return;
+    if (hooks_.before_sleep) hooks_.before_sleep();
     loop_.RunFor(std::min(left, kTurnMax));
     Drain();
     if (waiting_.load() > 0 && !standby) {

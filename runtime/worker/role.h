@@ -22,7 +22,10 @@ namespace argosy::worker {
 // Failure:  none.
 class LoopRole {
  public:
-  explicit LoopRole(async::Loop& loop);
+  // `before_sleep` runs on the loop whenever its leader is about to wait for events; `after_operation` after operations that ran on the
+  // spot. They write what has gathered.
+  struct Hooks { std::function<void()> before_sleep; std::function<void()> after_operation; };
+  explicit LoopRole(async::Loop& loop, Hooks hooks = {});
   ~LoopRole();
 
   // The calling thread leads (it is inside a handler or inside Do).
@@ -30,6 +33,9 @@ class LoopRole {
 
   // Runs `operation` on the loop: here and now when the role is free, else soon by its leader. Operations of one thread keep their order.
   void Do(std::function<void()> operation);
+
+  // The same, though not at once: with the next operation, by the next leader, or when the standby takes the role.
+  void DoLater(std::function<void()> operation);
 
   // Until `done` or the deadline, leading or following. `done` reads atomics only, and becomes true by something that ran on the loop.
   // Must not be called on the loop. Returns done().
@@ -44,10 +50,14 @@ class LoopRole {
   void Take();
   void Release();
   void Lead(const std::function<bool()>& done, absl::Time deadline, bool standby);
+  // How many wait then.
+  size_t Queue(std::function<void()> operation);
   void Drain();
+  void DrainOnTheSpot();
   void RunStandby();
 
   async::Loop& loop_;
+  Hooks hooks_;
 
   std::mutex mutex_;
   std::condition_variable followers_;

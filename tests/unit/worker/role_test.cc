@@ -38,6 +38,47 @@ TEST_CASE("Role: operations of many threads run one at a time and each thread's 
   role.Stop();
 }
 
+TEST_CASE("Role: what may wait runs in its thread's order, soon, whoever leads") {
+  async::Loop loop;
+  std::atomic<int> sleeps = 0, on_the_spot = 0;
+  LoopRole role(loop, {.before_sleep = [&] { ++sleeps; }, .after_operation = [&] { ++on_the_spot; }});
+  std::vector<int> order;
+  // Nobody leads and there is no standby: it lies there until the next operation.
+  role.DoLater([&] { order.push_back(1); });
+  role.DoLater([&] { order.push_back(2); });
+  CHECK(order.empty());
+  role.Do([&] { order.push_back(3); });
+  CHECK(order == std::vector<int>{1, 2, 3});
+  CHECK(on_the_spot == 1);
+  // A crowd is not left to grow.
+  for (int i = 0; i < 2000; ++i) role.DoLater([&] { order.push_back(4); });
+  CHECK(order.size() > 1000);
+  role.Do([] {});
+  CHECK(order.size() == 2003);
+  // A leader that sleeps wakes for it, long before its sleep's own end after a second (a busy machine may be late now and then).
+  bool woken = false;
+  for (int i = 0; i < 10 && !woken; ++i) {
+    std::atomic<bool> done = false, in_time = false;
+    int before = sleeps;
+    std::thread leader([&] { in_time = role.Await([&] { return done.load(); }, absl::Now() + absl::Seconds(30)); });
+    while (sleeps == before) std::this_thread::yield();
+    absl::Time begin = absl::Now();
+    role.DoLater([&] { done = true; });
+    leader.join();
+    CHECK(in_time);
+    woken = absl::Now() - begin < absl::Milliseconds(500);
+  }
+  CHECK(woken);
+  // Nor does it need anybody to wait, once there is a standby.
+  role.StartStandby();
+  std::atomic<bool> later = false;
+  role.DoLater([&] { later = true; });
+  absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (!later && absl::Now() < deadline) std::this_thread::yield();
+  CHECK(later);
+  role.Stop();
+}
+
 TEST_CASE("Role: the standby runs the loop while nobody waits, and gives it back to who does") {
   async::Loop loop;
   LoopRole role(loop);
