@@ -1,7 +1,9 @@
 #include <cxxabi.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <typeinfo>
 
 #include "runtime/api/process.h"
@@ -65,6 +67,9 @@ worker::ExecutionOutput Run(worker::ExecutionInput& input, std::shared_ptr<void>
     const std::type_info* type = abi::__cxa_current_exception_type();
     fail(wire::ErrorInfo::kTask, type != nullptr ? Demangle(type->name()) : "an unknown type", "not a std::exception");
   }
+  // What it printed without a newline belongs to it, not to the next function.
+  std::cout.flush();
+  std::fflush(stdout);
   return output;
 }
 

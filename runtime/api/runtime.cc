@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
 #include "nlohmann/json.hpp"
+#include "runtime/api/driver_prints.h"
 #include "runtime/api/process.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
@@ -23,6 +25,7 @@ namespace fs = std::filesystem;
 // Owns the connection, and the local cluster when this process started one.
 struct Runtime::Impl {
   std::shared_ptr<worker::Core> core;
+  std::shared_ptr<internal::DriverPrints> prints;
   std::string head_address;
   std::string dashboard_url;
   pid_t cluster = -1;
@@ -32,9 +35,12 @@ struct Runtime::Impl {
 
   void Shutdown() {
     if (core) {
+      // What workers printed before the results that this driver has seen is shown before it ends.
+      if (prints) (void)core->CallNode(wire::FlushPrints{}, absl::Now() + absl::Seconds(2));
       internal::SetCurrentCore(nullptr);
       core->Shutdown();
       core.reset();
+      if (prints) prints->Stop();
     }
     cluster_alive.Reset();
     if (cluster > 0) {
@@ -264,6 +270,8 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   internal::CheckFunctions();
   if (std::string fd = Environment(wire::kStartupVariable); !fd.empty()) {
     InitLog({.process = "worker", .file = "", .level = "info"});
+    // A file makes C's output wait for a full buffer; whoever looks on wants lines.
+    std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
     ServeAsWorker(std::atoi(fd.c_str()));
   }
   auto impl = std::make_unique<Runtime::Impl>();
@@ -290,9 +298,18 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   core_options.ns = options.ns;
   core_options.code = internal::MakeCodePackage(argc, argv, options.env_vars);
   core_options.executor = internal::MakeExecutor();
+  std::string shown = Environment("ARGOSY_LOG_TO_DRIVER");
+  if (!shown.empty() && shown != "0" && shown != "1") {
+    throw RuntimeError(fmt::format("ARGOSY_LOG_TO_DRIVER is \"{}\": 1 shows what workers print, 0 does not", shown));
+  }
+  if (options.log_to_driver && shown != "0") {
+    impl->prints = std::make_shared<internal::DriverPrints>();
+    core_options.printed = [prints = impl->prints](JobPrints lines) { prints->Add(std::move(lines)); };
+  }
   absl::StatusOr<std::shared_ptr<worker::Core>> core = worker::Core::Start(std::move(core_options));
   if (!core.ok()) throw RuntimeError(fmt::format("cannot join the cluster: {}", Message(core.status())));
   impl->core = *core;
+  if (impl->prints) impl->prints->SetNode((*core)->node().node);
   impl->head_address = node.head_address.empty() ? (*core)->node().head_address : node.head_address;
   internal::SetCurrentCore(*core);
   return Runtime(std::move(impl));

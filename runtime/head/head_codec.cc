@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nlohmann/json.hpp"
+#include "runtime/base/codec.h"
 
 namespace argosy::head {
 namespace {
@@ -218,6 +219,7 @@ absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
       joined.pid = message.pid();
       joined.entrypoint = message.entrypoint().substr(0, kTextMax);
       joined.name_space = message.namespace_();
+      joined.quiet = message.quiet();
       return FromNode(std::move(joined));
     }
     case v1::NodeMessage::kDriverLeft: {
@@ -235,6 +237,23 @@ absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
     }
     case v1::NodeMessage::kJobLog:
       return FromNode(JobLogBytes{wire.job_log().submission_id(), wire.job_log().offset(), wire.job_log().data()});
+    case v1::NodeMessage::kJobPrints: {
+      ARGOSY_ASSIGN_OR_RETURN(JobId job, IdFromWire<JobId>(wire.job_prints().job_id(), "job_id"));
+      return FromNode(CarriedPrints{job, wire.job_prints().body()});
+    }
+    case v1::NodeMessage::kFlushPrints: {
+      ARGOSY_ASSIGN_OR_RETURN(JobId job, IdFromWire<JobId>(wire.flush_prints().job_id(), "job_id"));
+      return FromNode(FlushPrints{job});
+    }
+    case v1::NodeMessage::kAnswer: {
+      const v1::NodeAnswer& message = wire.answer();
+      NodeAnswer answer{message.number(), message.body()};
+      if (message.error_code() != 0) {
+        answer.body = absl::Status(static_cast<absl::StatusCode>(message.error_code()), ToAbsl(message.error()));
+        if (answer.body.status().code() > absl::StatusCode::kUnauthenticated) answer.body = absl::UnknownError(ToAbsl(message.error()));
+      }
+      return FromNode(std::move(answer));
+    }
     case v1::NodeMessage::kRegister: return InvalidArgument("Register must be the first message of a stream, and only that");
     case v1::NodeMessage::MESSAGE_NOT_SET: break;
   }
@@ -331,6 +350,16 @@ v1::HeadMessage ToWire(const ToNode& message) {
           },
           [&](const JobExitAck& m) { wire.mutable_job_exit_ack()->set_submission_id(m.submission_id); },
           [&](const NodeContended& m) { wire.mutable_contended()->set_contended(m.contended); },
+          [&](const CarriedPrints& m) {
+            wire.mutable_job_prints()->set_job_id(IdToWire(m.job));
+            wire.mutable_job_prints()->set_body(m.body);
+          },
+          [&](const PrintsFlushed& m) { wire.mutable_prints_flushed()->set_job_id(IdToWire(m.job)); },
+          [&](const MutePrints& m) { wire.mutable_mute_prints()->set_job_id(IdToWire(m.job)); },
+          [&](const AskNode& m) {
+            wire.mutable_question()->set_number(m.number);
+            wire.mutable_question()->set_body(Encode(m.question));
+          },
       },
       message);
   return wire;

@@ -196,6 +196,7 @@ void HeadCore::OnNodeDisconnected(NodeId node, uint64_t epoch) {
   if (known == nullptr || known->epoch != epoch) return;
   nodes_.Disconnected(node, epoch);
   node_states_[node].link = nullptr;
+  questions_.NodeGone(node, "its stream broke");
   if (known->alive) spdlog::warn("node {} disconnected; it has {} to come back", known->description.name, absl::FormatDuration(options_.node_timeout));
 }
 
@@ -235,6 +236,7 @@ void HeadCore::LoseNode(NodeId id) {
     }
     node_states_.erase(at);
   }
+  questions_.NodeGone(id, "it is lost");
   SaveNode(id);
   (void)view_.MarkLost(id, Now());
   group_contended_.erase(id);
@@ -257,6 +259,7 @@ void HeadCore::LoseNode(NodeId id) {
 
 void HeadCore::EndJob(JobId job, const std::string& reason) {
   drivers_.erase(job);
+  prints_flow_.erase(job);
   StepLeases(LeaseJobEnded{job});
   StepActors(ActorJobEnded{job, reason});
   std::vector<GroupId> groups;
@@ -362,6 +365,7 @@ void HeadCore::ArmTimer() {
 }
 
 void HeadCore::Tick() {
+  questions_.Expire(Now());
   for (NodeId node : nodes_.Expire(Now(), NowMillis())) LoseNode(node);
   for (const std::string& name : jobs_.Overdue(NowMillis())) {
     const JobRecord* job = jobs_.Find(name);

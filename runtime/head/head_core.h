@@ -22,6 +22,7 @@
 #include "runtime/head/job_machine.h"
 #include "runtime/head/journal.h"
 #include "runtime/head/lease_machine.h"
+#include "runtime/head/node_questions.h"
 #include "runtime/head/node_table.h"
 #include "runtime/head/placement.h"
 #include "runtime/head/types.h"
@@ -134,6 +135,11 @@ class HeadCore {
   uint64_t WatchJob(const std::string& name, std::function<void()> changed);
   void UnwatchJob(const std::string& name, uint64_t watch);
 
+  // ---- what goes on
+  // `done` runs once; a node that does not answer within `wait` has an error instead.
+  void AskNodes(const std::set<NodeId>& nodes, const NodeQuestion& question, absl::Duration wait, NodeQuestions::Done done);
+  std::set<NodeId> ConnectedNodes() const;
+
   // ---- answers
   WorkerFate Fate(WorkerId worker, NodeId node) const;
   std::vector<PendingSummary> Pending() const;
@@ -172,6 +178,9 @@ class HeadCore {
   void On(NodeId node, JobStartFailed message);
   void On(NodeId node, JobExited message);
   void On(NodeId node, JobLogBytes message);
+  void On(NodeId node, CarriedPrints message);
+  void On(NodeId node, FlushPrints message);
+  void On(NodeId node, NodeAnswer message);
 
   void Run(std::vector<LeaseEffect> effects);
   void Run(std::vector<ActorEffect> effects);
@@ -246,6 +255,10 @@ class HeadCore {
   std::map<std::string, absl::Time> head_node_jobs_since_;
   std::map<std::string, std::map<uint64_t, std::function<void()>>> job_watchers_;
   std::map<JobId, DriverJoined> drivers_;
+  // How much of a job's prints may pass.
+  struct PrintsFlow { double room = 8 << 20; absl::Time at; uint64_t dropped = 0; };
+  std::map<JobId, PrintsFlow> prints_flow_;
+  NodeQuestions questions_;
   std::deque<WorkerId> dead_workers_order_;
   std::unordered_map<WorkerId, std::string> dead_workers_;
 

@@ -9,7 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "runtime/base/id.h"
+#include "runtime/base/observation.h"
 #include "runtime/base/resources.h"
 #include "scheduler/demand.h"
 #include "scheduler/label_selector.h"
@@ -86,15 +88,19 @@ struct DriverJoined {
   uint32_t pid = 0;
   std::string entrypoint;
   std::string name_space;
+  bool quiet = false;      // what its workers print is not shown
 };
 struct DriverLeft { JobId job; std::string reason; };
 struct JobStarted { std::string submission_id; uint32_t pid = 0; };
 struct JobStartFailed { std::string submission_id; std::string message; std::string error_type; bool retry_elsewhere = false; };
 struct JobExited { std::string submission_id; int exit_code = 0; int signal = 0; bool stopped = false; };
 struct JobLogBytes { std::string submission_id; uint64_t offset = 0; std::string data; };
+struct CarriedPrints { JobId job; std::string body; };   // an encoded JobPrints
+struct FlushPrints { JobId job; };
+struct NodeAnswer { uint64_t number = 0; absl::StatusOr<std::string> body = std::string(); };
 
 using FromNode = std::variant<Heartbeat, ResourceReport, LeaseResult, BundlePrepared, BundleCommitted, ActorStarted, ActorEnded, WorkerDied,
-                              DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes>;
+                              DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, CarriedPrints, FlushPrints, NodeAnswer>;
 
 // ---- head -> node -----------------------------------------------------------------------------------------------------------
 
@@ -128,8 +134,12 @@ struct StopJob { std::string submission_id; double grace_seconds = 0; };
 struct JobLogAck { std::string submission_id; uint64_t end = 0; };
 struct JobExitAck { std::string submission_id; };
 struct NodeContended { bool contended = false; };
+struct PrintsFlushed { JobId job; };
+struct MutePrints { JobId job; };
+struct AskNode { uint64_t number = 0; NodeQuestion question; };
 
 using ToNode = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundle, CommitBundle, ReturnBundle, StartActor,
-                            StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended>;
+                            StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, CarriedPrints, PrintsFlushed, MutePrints,
+                            AskNode>;
 
 }  // namespace argosy::head

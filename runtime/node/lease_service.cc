@@ -80,6 +80,7 @@ std::optional<WorkerId> LeaseService::CheckRegistration(const wire::RegisterWork
 }
 
 void LeaseService::OnRegistered(WorkerId worker, const wire::WorkerAddress& address) {
+  if (const WorkerPool::Worker* known = machine_.pool().Find(worker)) parts_.prints.Add(worker, known->key.job, processes_.Pid(worker));
   Step(WorkerRegistered{worker, address});
 }
 
@@ -187,6 +188,7 @@ void LeaseService::Run(const RetireWorker& effect) {
 
 void LeaseService::OnWorkerEnded(const WorkerProcesses::End& end) {
   spdlog::info("worker {} ended: {}", end.worker.Short(), end.reason);
+  parts_.prints.Ended(end.worker);   // its last words come before the news of its end
   RememberDead(end.worker, end.reason);
   parts_.head.Send(WorkerDied{end.worker, end.reason, end.exit_code});
   Step(WorkerEnded{end.worker, end.reason});

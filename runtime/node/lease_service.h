@@ -14,6 +14,7 @@
 #include "runtime/node/cluster_client.h"
 #include "runtime/node/head_link.h"
 #include "runtime/node/lease_machine.h"
+#include "runtime/node/worker_prints.h"
 #include "runtime/node/worker_processes.h"
 #include "runtime/store/object_store.h"
 #include "runtime/transfer/code_files.h"
@@ -35,6 +36,7 @@ class LeaseService {
     transfer::CodeFiles& code_files;
     store::ObjectStore& store;
     ClientTable& clients;
+    WorkerPrints& prints;
   };
   LeaseService(Parts parts, LeaseMachineOptions machine, WorkerProcessesOptions processes);
   ~LeaseService();

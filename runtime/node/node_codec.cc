@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/base/codec.h"
 #include "runtime/base/status.h"
 #include "runtime/rpc/version.h"
 
@@ -134,6 +135,7 @@ struct Filler {
     d->set_pid(m.pid);
     d->set_entrypoint(m.entrypoint);
     d->set_namespace_(m.ns);
+    d->set_quiet(m.quiet);
   }
   void operator()(const DriverLeft& m) {
     v1::DriverLeft* d = out->mutable_driver_left();
@@ -164,6 +166,18 @@ struct Filler {
     j->set_submission_id(m.submission_id);
     j->set_offset(m.offset);
     j->set_data(m.data);
+  }
+  void operator()(const JobPrints& m) {
+    out->mutable_job_prints()->set_job_id(IdBytes(m.job));
+    out->mutable_job_prints()->set_body(Encode(m));
+  }
+  void operator()(const FlushPrints& m) { out->mutable_flush_prints()->set_job_id(IdBytes(m.job)); }
+  void operator()(const NodeAnswer& m) {
+    v1::NodeAnswer* a = out->mutable_answer();
+    a->set_number(m.number);
+    if (m.body.ok()) return a->set_body(*m.body);
+    a->set_error_code(static_cast<int32_t>(m.body.status().code()));
+    a->set_error(Message(m.body.status()));
   }
 };
 
@@ -242,6 +256,18 @@ absl::StatusOr<FromHead> FromProto(const v1::HeadMessage& message) {
     case Case::kJobLogAck: return JobLogAck{message.job_log_ack().submission_id(), message.job_log_ack().end()};
     case Case::kJobExitAck: return JobExitAck{message.job_exit_ack().submission_id()};
     case Case::kContended: return NodeContended{message.contended().contended()};
+    case Case::kJobPrints: {
+      ARGOSY_ASSIGN_OR_RETURN(JobPrints prints, Decode<JobPrints>(message.job_prints().body()));
+      return prints;
+    }
+    case Case::kPrintsFlushed: return PrintsFlushed{IdFrom<JobId>(message.prints_flushed().job_id())};
+    case Case::kMutePrints: return MutePrints{IdFrom<JobId>(message.mute_prints().job_id())};
+    case Case::kQuestion: {
+      // A question that this node does not know is answered all the same.
+      absl::StatusOr<NodeQuestion> question = Decode<NodeQuestion>(message.question().body());
+      if (!question.ok()) return AskedNode{message.question().number(), std::nullopt};
+      return AskedNode{message.question().number(), std::move(*question)};
+    }
     case Case::MESSAGE_NOT_SET: break;
   }
   return absl::UnimplementedError("a message of the head that this node does not know");

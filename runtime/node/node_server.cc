@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/codec.h"
 #include "runtime/base/file.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/log.h"
@@ -29,6 +30,7 @@
 #include "runtime/node/job_runner.h"
 #include "runtime/node/lease_service.h"
 #include "runtime/node/package_cache.h"
+#include "runtime/node/worker_prints.h"
 #include "runtime/node/worker_service.h"
 #include "runtime/store/object_store.h"
 #include "runtime/transfer/code_files.h"
@@ -106,6 +108,7 @@ struct NodeServer::Impl {
   void OnRegistered(const Registered& registered);
   void OnRejected(const Rejected& rejected);
   void OnMessage(FromHead message);
+  void Answer(const AskedNode& asked);
   // This node was declared dead: whatever ran here is void.
   void StartOver(const std::string& reason);
   void Stop(absl::Duration grace, std::function<void()> done);
@@ -130,6 +133,7 @@ struct NodeServer::Impl {
   std::unique_ptr<HeadLink> head;
   std::unique_ptr<ClusterClient> cluster;
   std::unique_ptr<PackageCache> packages;
+  std::unique_ptr<WorkerPrints> prints;
   std::unique_ptr<LeaseService> leases;
   std::unique_ptr<WorkerService> workers;
   std::unique_ptr<JobRunner> jobs;
@@ -152,6 +156,7 @@ NodeServer::Impl::~Impl() {
   jobs.reset();
   workers.reset();
   leases.reset();
+  prints.reset();
   packages.reset();
   cluster.reset();
   head.reset();
@@ -242,6 +247,11 @@ absl::Status NodeServer::Impl::Start() {
                                               if (callbacks.fatal) callbacks.fatal(why);
                                             },
                                     });
+  prints = std::make_unique<WorkerPrints>(loop, WorkerPrintsOptions{.session_dir = options.session_dir, .node_name = options.name},
+                                          [this](JobPrints shown) {
+                                            // Without a stream the live view has a gap; the files have everything.
+                                            if (workers && !workers->ShowPrints(shown)) (void)head->SendNow(std::move(shown));
+                                          });
   MakeServices();
   jobs = std::make_unique<JobRunner>(
       JobRunner::Parts{
@@ -268,6 +278,8 @@ absl::Status NodeServer::Impl::Start() {
 }
 
 void NodeServer::Impl::MakeServices() {
+  prints->Clear();
+  prints->SetNode(id);
   mover = std::make_unique<transfer::ObjectMover>(loop, *store, *peers, transfer::ObjectMoverOptions{.self = id});
   WorkerProcessesOptions processes;
   processes.log_dir = options.session_dir + "/logs";
@@ -279,7 +291,7 @@ void NodeServer::Impl::MakeServices() {
   processes.startup.node = id;
   processes.startup.session_dir = options.session_dir;
   leases = std::make_unique<LeaseService>(
-      LeaseService::Parts{.loop = loop, .head = *head, .cluster = *cluster, .code_files = *code_files, .store = *store, .clients = clients},
+      LeaseService::Parts{.loop = loop, .head = *head, .cluster = *cluster, .code_files = *code_files, .store = *store, .clients = clients, .prints = *prints},
       LeaseMachineOptions{.node = id,
                           .total = total,
                           .labels = options.labels,
@@ -305,7 +317,8 @@ void NodeServer::Impl::MakeServices() {
                                                                  .store = *store,
                                                                  .mover = *mover,
                                                                  .code_files = *code_files,
-                                                                 .clients = clients},
+                                                                 .clients = clients,
+                                                                 .prints = *prints},
                                             std::move(self), socket_dir);
 }
 
@@ -387,12 +400,30 @@ void NodeServer::Impl::OnMessage(FromHead message) {
     void operator()(const JobLogAck& m) { impl.jobs->OnAck(m); }
     void operator()(const JobExitAck& m) { impl.jobs->OnExitAck(m); }
     void operator()(const NodeContended& m) { impl.leases->Step(ContendedSet{m.contended}); }
+    void operator()(const JobPrints& m) { (void)impl.workers->ShowPrints(m); }
+    void operator()(const PrintsFlushed& m) { impl.workers->OnPrintsFlushed(m.job); }
+    void operator()(const MutePrints& m) { impl.prints->Mute(m.job); }
+    void operator()(const AskedNode& m) { impl.Answer(m); }
   };
   if (stopping && (std::holds_alternative<GrantLease>(message) || std::holds_alternative<StartActor>(message) ||
                    std::holds_alternative<StartJob>(message) || std::holds_alternative<PrepareBundle>(message))) {
     return;   // the end of the stream says the rest
   }
   std::visit(Visitor{*this}, message);
+}
+
+void NodeServer::Impl::Answer(const AskedNode& asked) {
+  if (!asked.question) {
+    return head->Send(NodeAnswer{asked.number, MakeStatus(absl::StatusCode::kUnimplemented, "node {} does not know this question", options.name)});
+  }
+  struct Visitor {
+    Impl& impl;
+    absl::StatusOr<std::string> operator()(const FlushPrintsQuestion& question) {
+      impl.prints->Flush(question.job);
+      return Encode(EmptyAnswer{});
+    }
+  };
+  head->Send(NodeAnswer{asked.number, std::visit(Visitor{*this}, *asked.question)});
 }
 
 void NodeServer::Impl::Stop(absl::Duration grace, std::function<void()> done) {

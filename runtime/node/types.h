@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "runtime/base/id.h"
+#include "runtime/base/observation.h"
 #include "runtime/base/resources.h"
 #include "runtime/wire/messages.h"
 #include "scheduler/demand.h"
@@ -65,15 +68,18 @@ struct DriverJoined {
   uint32_t pid = 0;
   std::string entrypoint;
   std::string ns;
+  bool quiet = false;
 };
 struct DriverLeft { JobId job; std::string reason; };
 struct JobStarted { std::string submission_id; uint32_t pid = 0; };
 struct JobStartFailed { std::string submission_id; std::string message; std::string error_type; bool retry_elsewhere = false; };
 struct JobExited { std::string submission_id; int32_t exit_code = 0; int32_t signal = 0; bool stopped = false; };
 struct JobLogBytes { std::string submission_id; uint64_t offset = 0; std::string data; };
+struct FlushPrints { JobId job; };
+struct NodeAnswer { uint64_t number = 0; absl::StatusOr<std::string> body = std::string(); };   // encoded
 
 using ToHead = std::variant<Registration, Heartbeat, ResourceUpdate, LeaseResult, BundlePrepared, BundleCommitted, ActorStarted, ActorEnded,
-                            WorkerDied, DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes>;
+                            WorkerDied, DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, JobPrints, FlushPrints, NodeAnswer>;
 
 // ---- head -> node -----------------------------------------------------------------------------------------------------------
 
@@ -110,8 +116,11 @@ struct StopJob { std::string submission_id; double grace_seconds = 0; };
 struct JobLogAck { std::string submission_id; uint64_t end = 0; };
 struct JobExitAck { std::string submission_id; };
 struct NodeContended { bool contended = false; };
+struct PrintsFlushed { JobId job; };
+struct MutePrints { JobId job; };
+struct AskedNode { uint64_t number = 0; std::optional<NodeQuestion> question; };   // none: of a newer kind
 
 using FromHead = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundle, CommitBundle, ReturnBundle, StartActor,
-                              StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended>;
+                              StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, JobPrints, PrintsFlushed, MutePrints, AskedNode>;
 
 }  // namespace argosy::node

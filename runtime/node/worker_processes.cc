@@ -143,6 +143,11 @@ std::optional<WorkerId> WorkerProcesses::Register(uint64_t startup_number, uint3
   return std::nullopt;
 }
 
+uint32_t WorkerProcesses::Pid(WorkerId worker) const {
+  auto at = children_.find(worker);
+  return at == children_.end() || !at->second.process ? 0 : static_cast<uint32_t>(at->second.process->pid());
+}
+
 void WorkerProcesses::OnEnd(WorkerId worker, const ProcessEnd& end) {
   auto child = children_.extract(worker);
   if (child.empty()) return;

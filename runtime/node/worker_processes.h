@@ -49,6 +49,8 @@ class WorkerProcesses {
   std::optional<WorkerId> Register(uint64_t startup_number, uint32_t pid);
 
   size_t size() const { return children_.size(); }
+  // 0: unknown, or not started yet.
+  uint32_t Pid(WorkerId worker) const;
   void SetNode(NodeId node) { options_.startup.node = node; }
 
  private:

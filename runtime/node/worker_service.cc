@@ -18,6 +18,10 @@ namespace {
 constexpr char kJobNamespaces[] = "argosy.job.namespaces";
 // A driver whose connection broke comes back within this time, or has left.
 constexpr absl::Duration kDriverGrace = absl::Seconds(1);
+// Prints on their way to a driver that does not take them: more is dropped, with a count.
+constexpr size_t kPrintsUnderWayMax = 8 << 20;
+// Of other nodes, whose prints come over the head.
+constexpr absl::Duration kFlushWait = absl::Milliseconds(1500);
 
 }  // namespace
 
@@ -94,6 +98,7 @@ void WorkerService::OnRequest(const ClientPointer& client, wire::Call call) {
       return Forwarded<wire::WaitGroup>(std::move(call), [&](const auto& m, auto done) { cluster.WaitGroup(m, done); });
     case Method::kRemoveGroup:
       return Forwarded<wire::RemoveGroup>(std::move(call), [&](const auto& m, auto done) { cluster.RemoveGroup(m, done); });
+    case Method::kFlushPrints: return FlushPrints(client, std::move(call));
     case Method::kKvPut: return Forwarded<wire::KvPut>(std::move(call), [&](const auto& m, auto done) { cluster.KvPut(m, done); });
     case Method::kKvGet: return Forwarded<wire::KvGet>(std::move(call), [&](const auto& m, auto done) { cluster.KvGet(m, done); });
     case Method::kKvDelete: return Forwarded<wire::KvDelete>(std::move(call), [&](const auto& m, auto done) { cluster.KvDelete(m, done); });
@@ -201,7 +206,7 @@ void WorkerService::RegisterWorker(const ClientPointer& client, wire::Call call)
 }
 
 DriverJoined WorkerService::Joined(const Driver& driver) const {
-  return {driver.job, driver.submission_id, driver.address, driver.pid, driver.entrypoint, driver.ns};
+  return {driver.job, driver.submission_id, driver.address, driver.pid, driver.entrypoint, driver.ns, driver.quiet};
 }
 
 void WorkerService::RegisterDriver(const ClientPointer& client, wire::Call call) {
@@ -222,6 +227,8 @@ void WorkerService::RegisterDriver(const ClientPointer& client, wire::Call call)
     driver.submission_id = message->submission_id;
     driver.entrypoint = message->entrypoint;
     driver.ns = message->ns;
+    driver.quiet = message->quiet;
+    if (driver.quiet) parts_.prints.Mute(job);
     driver.watch = ProcessWatch::Make(parts_.loop, static_cast<pid_t>(message->pid), [this, weak = std::weak_ptr<bool>(alive_), job] {
       // Not from inside the watch, which ends with the driver's entry.
       if (weak.expired()) return;
@@ -258,6 +265,47 @@ void WorkerService::RegisterDriver(const ClientPointer& client, wire::Call call)
 
 void WorkerService::ReportDrivers() {
   for (const auto& [job, driver] : drivers_) parts_.head.Send(Joined(driver));
+}
+
+bool WorkerService::ShowPrints(JobPrints prints) {
+  auto at = drivers_.find(prints.job);
+  if (at == drivers_.end()) return false;
+  Driver& driver = at->second;
+  auto client = parts_.clients.Find(driver.worker);
+  if (driver.quiet || client == nullptr) return true;
+  size_t size = 0;
+  for (const PrintedLines& lines : prints.lines) size += lines.text.size() + 200;
+  if (driver.prints_under_way + size > kPrintsUnderWayMax) {
+    for (const PrintedLines& lines : prints.lines) driver.prints_dropped += lines.skipped + lines.text.size();
+    return true;
+  }
+  if (!prints.lines.empty()) prints.lines.front().skipped += std::exchange(driver.prints_dropped, 0);
+  driver.prints_under_way += size;
+  client->connection->Request(wire::Printed{std::move(prints)}, [this, weak = std::weak_ptr<bool>(alive_), job = driver.job,
+                                                                 size](absl::StatusOr<wire::Empty>) {
+    if (weak.expired()) return;
+    if (auto driver = drivers_.find(job); driver != drivers_.end()) driver->second.prints_under_way -= size;
+  });
+  return true;
+}
+
+void WorkerService::FlushPrints(const ClientPointer& client, wire::Call call) {
+  auto at = drivers_.find(client->job);
+  if (!client->is_driver || at == drivers_.end()) return call.Fail(FailedPrecondition("only a driver is shown what workers print"));
+  Driver& driver = at->second;
+  parts_.prints.Flush(client->job);
+  auto shared = std::make_shared<wire::Call>(std::move(call));
+  if (driver.quiet || !parts_.head.SendNow(node::FlushPrints{client->job})) return shared->Answer(wire::Empty{});
+  driver.flushes.push_back(std::move(shared));
+  driver.flush_timer = std::make_unique<async::Timer>(parts_.loop);
+  driver.flush_timer->After(kFlushWait, [this, job = client->job] { OnPrintsFlushed(job); });
+}
+
+void WorkerService::OnPrintsFlushed(JobId job) {
+  auto at = drivers_.find(job);
+  if (at == drivers_.end()) return;
+  if (at->second.flush_timer) at->second.flush_timer->Cancel();
+  for (const std::shared_ptr<wire::Call>& call : std::exchange(at->second.flushes, {})) call->Answer(wire::Empty{});
 }
 
 void WorkerService::DriverEnded(JobId job, const std::string& reason) {

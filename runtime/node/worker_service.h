@@ -12,6 +12,7 @@
 #include "runtime/node/head_link.h"
 #include "runtime/node/lease_service.h"
 #include "runtime/node/process.h"
+#include "runtime/node/worker_prints.h"
 #include "runtime/store/object_store.h"
 #include "runtime/transfer/code_files.h"
 #include "runtime/transfer/object_mover.h"
@@ -35,6 +36,7 @@ class WorkerService {
     transfer::ObjectMover& mover;
     transfer::CodeFiles& code_files;
     ClientTable& clients;
+    WorkerPrints& prints;
   };
   // `self`: what every registered process is told; job and namespace are added. `socket_dir`: of drivers' own sockets.
   WorkerService(Parts parts, wire::WorkerRegistered self, std::string socket_dir);
@@ -43,6 +45,9 @@ class WorkerService {
   void Accept(std::shared_ptr<wire::Connection> connection);
   // Jobs of drivers on this node, for the head after it has restarted.
   void ReportDrivers();
+  // To the job's driver. False when that is not here.
+  bool ShowPrints(JobPrints prints);
+  void OnPrintsFlushed(JobId job);
   // Closes the connections of workers and drivers.
   void CloseAll(const std::string& reason);
 
@@ -57,6 +62,11 @@ class WorkerService {
     std::string ns;
     uint32_t pid = 0;
     bool connected = false;
+    bool quiet = false;
+    size_t prints_under_way = 0;      // bytes that the driver has not taken yet
+    uint64_t prints_dropped = 0;      // bytes, since the last message
+    std::vector<std::shared_ptr<wire::Call>> flushes;
+    std::unique_ptr<async::Timer> flush_timer;
     std::unique_ptr<ProcessWatch> watch;
     std::unique_ptr<async::Timer> grace;
   };
@@ -69,6 +79,7 @@ class WorkerService {
   void RegisterDriver(const ClientPointer& client, wire::Call call);
   void DriverEnded(JobId job, const std::string& reason);
   DriverJoined Joined(const Driver& driver) const;
+  void FlushPrints(const ClientPointer& client, wire::Call call);
 
   void CreateObject(const ClientPointer& client, wire::Call call);
   void SealObject(const ClientPointer& client, wire::Call call);

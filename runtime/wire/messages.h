@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/base/id.h"
+#include "runtime/base/observation.h"
 
 namespace argosy::wire {
 
@@ -25,9 +26,9 @@ enum class Method : uint16_t {
   kWorkerUnblocked = 7, kWorkerFate = 8, kCreateObject = 9, kSealObject = 10, kGetObject = 11, kReleaseObject = 12,
   kDeleteObjects = 13, kCreateActor = 14, kResolveActor = 15, kKillActor = 16, kActorExiting = 17, kCreateGroup = 18,
   kWaitGroup = 19, kRemoveGroup = 20, kKvPut = 21, kKvGet = 22, kKvDelete = 23, kKvList = 24, kListNodes = 25, kAbortObject = 26,
-  kExplain = 27, kContainsObject = 28, kListActors = 29,
+  kExplain = 27, kContainsObject = 28, kListActors = 29, kFlushPrints = 34,
   // node daemon -> worker
-  kBecomeActor = 40, kExitWorker = 41, kLeaseRecalled = 42, kPrepareForJob = 43,
+  kBecomeActor = 40, kExitWorker = 41, kLeaseRecalled = 42, kPrepareForJob = 43, kPrinted = 50,
   // worker -> worker
   kPushTask = 60, kCancelTask = 61, kGetOwnedObject = 62, kAddBorrower = 63, kReleaseBorrow = 64, kOpenChannel = 65,
   kAcknowledge = 66,
@@ -133,6 +134,7 @@ struct RegisterDriver {
   WorkerAddress address;
   std::string entrypoint;
   std::string ns;
+  bool quiet = false;            // what its workers print stays in their files
 };
 
 struct LeaseGrant {
@@ -301,6 +303,8 @@ struct ListNodesReply { std::vector<NodeInfo> nodes; };
 struct ListNodes { static constexpr Method kMethod = Method::kListNodes; using Reply = ListNodesReply; };
 struct ExplainReply { bool placeable = false; std::string text; };
 struct Explain { static constexpr Method kMethod = Method::kExplain; using Reply = ExplainReply; Demand demand; };
+// From a driver: answered after what its workers had printed by now was sent to it (Printed).
+struct FlushPrints { static constexpr Method kMethod = Method::kFlushPrints; using Reply = Empty; };
 
 // ---- node daemon -> worker --------------------------------------------------------------------------------------------------
 
@@ -316,6 +320,8 @@ struct BecomeActor {
 struct ExitWorker { static constexpr Method kMethod = Method::kExitWorker; std::string reason; };   // finish nothing more, leave
 // To a lease's holder: push nothing more, return it after the running task.
 struct LeaseRecalled { static constexpr Method kMethod = Method::kLeaseRecalled; LeaseId lease; };
+// To a driver: what its workers print. Answered when it is taken, so that the node knows how much is on its way.
+struct Printed { static constexpr Method kMethod = Method::kPrinted; using Reply = Empty; JobPrints prints; };
 
 // ---- worker -> worker -------------------------------------------------------------------------------------------------------
 

@@ -94,6 +94,7 @@ absl::Status Core::Open() {
         message.address = address_;
         message.entrypoint = options_.entrypoint;
         message.ns = options_.ns;
+        message.quiet = options_.printed == nullptr;
         node_connection_->Request(message, registered);
       } else {
         wire::RegisterWorker message;
@@ -109,6 +110,11 @@ absl::Status Core::Open() {
   }
   if (!slot->status.ok()) return Annotate(slot->status, fmt::format("node daemon at {}", options_.node_socket));
   address_.node = node_.node;
+  if (!options_.is_driver && !node_.session_dir.empty()) {
+    auto names = wire::PrintedNames::Create(wire::PrintedNamesPath(node_.session_dir, options_.worker.Hex()));
+    if (names.ok()) printed_names_ = std::move(*names);
+    else spdlog::warn("what this worker prints is shown without names: {}", Message(names.status()));
+  }
   if (options_.code.source_address.empty()) {
     options_.code.source_address = node_.code_source_address.empty() ? node_.wire_address : node_.code_source_address;
   }
@@ -186,6 +192,12 @@ void Core::Accept(std::shared_ptr<wire::Connection> connection) {
 
 void Core::OnNodeRequest(wire::Call call) {
   if (call.method() == wire::Method::kBecomeActor) return OnBecomeActor(std::move(call));
+  if (call.method() == wire::Method::kPrinted && options_.printed) {
+    absl::StatusOr<wire::Printed> message = call.As<wire::Printed>();
+    if (!message.ok()) return call.Fail(message.status());
+    options_.printed(std::move(message->prints));
+    return call.Answer(wire::Empty());
+  }
   call.Fail(absl::UnimplementedError("a worker does not know this request"));
 }
 

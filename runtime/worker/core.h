@@ -27,6 +27,7 @@
 #include "runtime/store/door.h"
 #include "runtime/wire/connection.h"
 #include "runtime/wire/messages.h"
+#include "runtime/wire/printed_names.h"
 #include "runtime/worker/actor_call_machine.h"
 #include "runtime/worker/object.h"
 #include "runtime/worker/peer_pool.h"
@@ -61,6 +62,8 @@ struct CoreOptions {
   std::string submission_id;           // drivers, as the job's environment has it
   std::string entrypoint;
   std::string ns;
+  // Drivers: what workers print, on the loop; must not wait. None: it is not wanted.
+  std::function<void(JobPrints prints)> printed;
   wire::CodePackage code;              // what this job's workers run; an empty `source_address` is filled in
   Executor executor;
 };
@@ -265,6 +268,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void HandBackQueued();
   void ArmLongRunning();
   void KeepReply(const AttemptKey& key, std::string body);
+  void NotePrinter(const Execution& execution);
   // Around a wait of a running task.
   void EnterBlocked();
   void LeaveBlocked();
@@ -328,6 +332,10 @@ class Core : public std::enable_shared_from_this<Core> {
   uint64_t incarnation_ = 0;
   std::vector<uint32_t> gpu_ids_;
   int max_concurrency_ = 1;
+
+  // Of the thread that runs plain tasks, or constructed the actor.
+  std::optional<wire::PrintedNames> printed_names_;
+  std::string printer_;
 
   std::mutex channels_mutex_;
   std::map<std::string, std::deque<ChannelEnd>> channels_;              // under channels_mutex_

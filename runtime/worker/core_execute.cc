@@ -1,5 +1,7 @@
 // Tasks, calls and constructors that this process runs for others.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -228,6 +230,7 @@ void Core::Execute(const std::shared_ptr<Execution>& execution) {
   bool exit_actor = false;
   {
     current = execution.get();
+    NotePrinter(*execution);
     ExecutionOutput output = Run(execution);
     exit_actor = output.exit_actor;
     reply.error = std::move(output.error);
@@ -268,6 +271,16 @@ void Core::Execute(const std::shared_ptr<Execution>& execution) {
       LeaveProcess(message.reason);
     }
   });
+}
+
+// Calls print under the name of their actor's class, which its constructor noted.
+void Core::NotePrinter(const Execution& execution) {
+  if (!printed_names_ || execution.kind == Execution::kCall || execution.spec.name == printer_) return;
+  printer_ = execution.spec.name;
+  // Where a descriptor that was opened for appending stands is where its last write ended.
+  off_t out = ::lseek(STDOUT_FILENO, 0, SEEK_CUR);
+  off_t error = ::lseek(STDERR_FILENO, 0, SEEK_CUR);
+  printed_names_->Add(static_cast<uint64_t>(std::max<off_t>(out, 0)), static_cast<uint64_t>(std::max<off_t>(error, 0)), printer_);
 }
 
 ExecutionOutput Core::Run(const std::shared_ptr<Execution>& execution) {

@@ -72,6 +72,8 @@ struct ConnectOptions {
   std::string ns;                          // of named actors; a random one when empty
   std::map<std::string, std::string> env_vars;   // set in this job's workers
   std::optional<double> num_cpus;          // of a local cluster; the machine's when not given
+  // What this job's tasks and actors print appears here, each line after who printed it. Also off: ARGOSY_LOG_TO_DRIVER=0.
+  bool log_to_driver = true;
 };
 
 }  // namespace argosy
