@@ -14,6 +14,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "runtime/base/status.h"
 
 extern char** environ;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <set>
 
+#include "absl/time/clock.h"
 #include "runtime/base/id.h"
 #include "runtime/base/status.h"
 #include "runtime/wire/address.h"

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "runtime/base/status.h"
 #include "train/collective/group.h"
 #include "train/collective/sum.h"

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "absl/time/clock.h"
 #include "runtime/base/status.h"
 
 namespace argosy::train {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "argosy/array.h"
 #include "argosy/bridge.h"
 

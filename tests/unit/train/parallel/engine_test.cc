@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "runtime/base/prng.h"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
