@@ -16,7 +16,7 @@ argosy model init --preset nano --train-text "$folder/data/train.jsonl" --specia
 # fp32 and one compute thread a rank: the model is tiny, and the ranks share this machine's cores.
 rm -f "$folder/metrics.jsonl"
 argosy job submit -- argosy finetune \
-  --model-name "$folder/base-model" --output-dir "$folder/checkpoints" \
+  --model-name "$folder/base-model" --output-dir "$folder/checkpoints" --overwrite \
   --train-path "$folder/data/train.jsonl" --test-path "$folder/data/test.jsonl" \
   --special-token-path "$folder/data/tokens.json" --answer-marker '<START_A>' \
   --num-devices 3 --device cpu --threads 1 --trainer-resources '{"large_cpu_mem": 0.01}' \

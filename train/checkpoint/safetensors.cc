@@ -246,18 +246,19 @@ absl::Status SafetensorsFile::ReadBytes(const StoredTensor& tensor, int64_t byte
   return ReadFully(fd_.get(), tensor.offset + byte_begin, out, path_);
 }
 
-absl::StatusOr<HfWeights> HfWeights::Open(const std::string& directory) {
+absl::StatusOr<HfWeights> HfWeights::Open(const std::string& directory, std::string_view stem) {
   namespace fs = std::filesystem;
   HfWeights weights;
   weights.directory_ = directory;
   const fs::path folder(directory);
-  const std::string single = (folder / "model.safetensors").string();
-  const std::string index = (folder / "model.safetensors.index.json").string();
+  const std::string single_name = fmt::format("{}.safetensors", stem), index_name = single_name + ".index.json";
+  const std::string single = (folder / single_name).string();
+  const std::string index = (folder / index_name).string();
   std::error_code error;
   std::map<std::string, std::string> placed;
   std::set<std::string> names;
   if (fs::exists(single, error)) {
-    names.insert("model.safetensors");
+    names.insert(single_name);
   } else if (fs::exists(index, error)) {
     ARGOSY_ASSIGN_OR_RETURN(placed, ReadIndex(index));
     for (const auto& [tensor, file] : placed) names.insert(file);
@@ -266,11 +267,11 @@ absl::StatusOr<HfWeights> HfWeights::Open(const std::string& directory) {
       if (!fs::exists(folder / name, error)) missing.push_back(name);
     }
     if (!missing.empty()) {
-      return NotFound("{} has {} of the {} shards that model.safetensors.index.json names; missing: {}", directory,
-                      names.size() - missing.size(), names.size(), fmt::join(missing, ", "));
+      return NotFound("{} has {} of the {} shards that {} names; missing: {}", directory, names.size() - missing.size(), names.size(),
+                      index_name, fmt::join(missing, ", "));
     }
   } else {
-    return NotFound("{} has no weights: neither model.safetensors nor model.safetensors.index.json is there", directory);
+    return NotFound("{} has no weights: neither {} nor {} is there", directory, single_name, index_name);
   }
 
   for (const std::string& name : names) {
@@ -289,8 +290,7 @@ absl::StatusOr<HfWeights> HfWeights::Open(const std::string& directory) {
   for (const auto& [tensor, file] : placed) {
     auto it = weights.locations_.find(tensor);
     if (it == weights.locations_.end() || fs::path(weights.files_[it->second.first].Path()).filename() != file) {
-      return NotFound("model.safetensors.index.json places tensor \"{}\" in {}, which does not hold it", tensor,
-                      (folder / file).string());
+      return NotFound("{} places tensor \"{}\" in {}, which does not hold it", index_name, tensor, (folder / file).string());
     }
   }
   return weights;

@@ -67,7 +67,8 @@ class SafetensorsFile {
 //           a tensor in no file by Find, Check and Read.
 class HfWeights {
  public:
-  static absl::StatusOr<HfWeights> Open(const std::string& directory);
+  // `stem`: of the files' names; "model" for weights.
+  static absl::StatusOr<HfWeights> Open(const std::string& directory, std::string_view stem = "model");
 
   struct Location {
     const SafetensorsFile* file = nullptr;

@@ -129,7 +129,7 @@ struct Engine::State {
             .tied = network.layout().tied};
   }
 
-  absl::Status Load(const WeightSource& source);
+  absl::Status Load(const WeightSource& source, const OptimizerStart* optimizer);
   absl::Status LoadRange(const WeightSource& source, size_t unit, int64_t begin, int64_t count, const at::Tensor& weights);
 
   absl::Status Run(const std::vector<Line>& schedule, bool training);
@@ -172,7 +172,20 @@ absl::Status Engine::State::LoadRange(const WeightSource& source, size_t unit, i
   return absl::OkStatus();
 }
 
-absl::Status Engine::State::Load(const WeightSource& source) {
+// Reads elements [begin, begin + out.size()) of the unit's flat buffer, a block at a time.
+static absl::Status ReadBlocks(const WeightSource& source, const UnitLayout& unit, int64_t begin, std::span<float> out) {
+  constexpr size_t kBlock = 1 << 20;
+  for (size_t at = 0; at < out.size(); at += kBlock) {
+    ARGOSY_RETURN_IF_ERROR(ReadFlat(source, unit, begin + static_cast<int64_t>(at), out.subspan(at, std::min(kBlock, out.size() - at))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::Load(const WeightSource& source, const OptimizerStart* optimizer) {
+  if (optimizer != nullptr) {
+    steps = optimizer->steps;
+    skipped = optimizer->skipped;
+  }
   std::map<int64_t, int> sizes;
   for (size_t unit = 0; unit < units.size(); ++unit) {
     UnitState& state = units[unit];
@@ -195,6 +208,10 @@ absl::Status Engine::State::Load(const WeightSource& source) {
     }
     state.moment1 = at::zeros({state.owned_count}, at::kFloat);
     state.moment2 = at::zeros({state.owned_count}, at::kFloat);
+    if (optimizer != nullptr) {
+      ARGOSY_RETURN_IF_ERROR(ReadBlocks(*optimizer->moment1, Layout(unit), state.owned_begin, Floats(state.moment1)));
+      ARGOSY_RETURN_IF_ERROR(ReadBlocks(*optimizer->moment2, Layout(unit), state.owned_begin, Floats(state.moment2)));
+    }
     state.gradient = at::zeros({state.owned_count}, at::kFloat);
     if (local_sums() && !direct()) state.local = at::zeros({elements}, at::kFloat);
   }
@@ -445,7 +462,7 @@ Engine::~Engine() {
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const ModelConfig& config, const WeightSource& source, Group* group,
-                                                       const EngineOptions& options) {
+                                                       const EngineOptions& options, const OptimizerStart* optimizer) {
   if (options.zero_stage < 0 || options.zero_stage > 3) {
     return InvalidArgument("zero_stage is {}: it is 0, 1, 2 or 3", options.zero_stage);
   }
@@ -454,7 +471,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const ModelConfig& config
   }
   if (options.threads > 0) at::set_num_threads(options.threads);
   auto state = std::make_unique<State>(config, group, options);
-  ARGOSY_RETURN_IF_ERROR(state->Load(source));
+  ARGOSY_RETURN_IF_ERROR(state->Load(source, optimizer));
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
@@ -561,6 +578,39 @@ absl::Status Engine::ReadWeights(const Extent& extent, std::span<std::byte> out)
       }
       const at::Tensor& weights = state_->sharded_weights() ? state.share : state.full;
       std::memcpy(out.data(), Bytes(weights).data() + (begin - held_begin) * size, out.size());
+      return absl::OkStatus();
+    }
+  }
+  return NotFound("the model has no tensor {}", extent.tensor);
+}
+
+absl::Status Engine::ReadState(TensorPart part, const Extent& extent, std::span<float> out) const {
+  if (static_cast<int64_t>(out.size()) != extent.count) {
+    return InvalidArgument("{} elements of {} do not fit {}", extent.count, extent.tensor, out.size());
+  }
+  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
+    for (const TensorRange& range : state_->Layout(unit).ranges) {
+      if (range.name != extent.tensor) continue;
+      const UnitState& state = state_->units[unit];
+      if (state.step_due) return FailedPrecondition("the optimizer's state is read after Flush, not before");
+      int64_t begin = range.offset + extent.begin - state.owned_begin;
+      if (extent.begin < 0 || extent.count < 0 || extent.begin + extent.count > range.elements || begin < 0 ||
+          begin + extent.count > state.owned_count) {
+        return InvalidArgument("rank {} does not own elements {} to {} of {}", state_->group->rank(), extent.begin,
+                               extent.begin + extent.count, extent.tensor);
+      }
+      if (part == TensorPart::kMoment1 || part == TensorPart::kMoment2) {
+        std::span<const float> moments = Floats(part == TensorPart::kMoment1 ? state.moment1 : state.moment2);
+        std::copy_n(moments.begin() + begin, extent.count, out.begin());
+        return absl::OkStatus();
+      }
+      const at::Tensor& weights = state_->options.zero_stage == 0 ? state.full : state.share;
+      if (!state_->bf16()) {
+        std::copy_n(Floats(weights).begin() + begin, extent.count, out.begin());
+        return absl::OkStatus();
+      }
+      std::span<const uint16_t> parameters = Bits(weights), low = Bits(state.low);
+      for (int64_t i = 0; i < extent.count; ++i) out[i] = Join({parameters[begin + i], low[begin + i]});
       return absl::OkStatus();
     }
   }

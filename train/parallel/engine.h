@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "train/checkpoint/training_state.h"
 #include "train/collective/group.h"
 #include "train/config/model_config.h"
 #include "train/data/batches.h"
@@ -46,6 +47,14 @@ struct EvaluateResult {
   int64_t target_tokens = 0;
 };
 
+// The optimizer of a saved training state, to go on from.
+struct OptimizerStart {
+  int64_t steps = 0;
+  int64_t skipped = 0;
+  const WeightSource* moment1 = nullptr;
+  const WeightSource* moment2 = nullptr;
+};
+
 // Part of a tensor that a rank owns.
 struct Extent {
   std::string tensor;
@@ -63,9 +72,10 @@ struct Extent {
 //           with the same number of micro-batches (one may have no rows). After an error of the group the engine is not used again.
 class Engine {
  public:
-  // Reads this rank's weights from `source` (stages 0-2: all of them; stage 3: its share).
+  // Reads this rank's weights from `source` (stages 0-2: all of them; stage 3: its share). With `optimizer`, `source` gives the fp32
+  // masters that belong to it, and training goes on, on any number of ranks and in any stage, where it was saved.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const ModelConfig& config, const WeightSource& source, Group* group,
-                                                        const EngineOptions& options);
+                                                        const EngineOptions& options, const OptimizerStart* optimizer = nullptr);
   ~Engine();
 
   // One optimizer step over the micro-batches of all ranks, with learning rate `lr`.
@@ -84,6 +94,8 @@ class Engine {
   // The weights of `extent` as they are computed with, little-endian, after Flush. In stage 3 an extent of another rank is an error;
   // in stages 0-2 any range of any tensor can be read.
   absl::Status ReadWeights(const Extent& extent, std::span<std::byte> out) const;
+  // fp32 masters or moments of `extent`, after Flush: of what this rank owns, in stage 0 of everything.
+  absl::Status ReadState(TensorPart part, const Extent& extent, std::span<float> out) const;
   // Bytes this rank holds for weights, gradients and optimizer between steps.
   int64_t StateBytes() const;
 

@@ -26,9 +26,10 @@ std::map<std::string, double> ResourcesFromJson(const std::string& flag, const s
 
 struct Flags {
   FinetuneOptions options;
-  std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", hf_token;
+  std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", hf_token,
+      save_state = "last";
   int prompt_type = 1;
-  double start_timeout = 0;
+  double start_timeout = 0, replace_timeout = 30, collective_timeout = 60;
 };
 
 }  // namespace
@@ -76,6 +77,16 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--long-rows", flags->long_rows, "cut or drop")->capture_default_str();
   finetune->add_option("--stop-perplexity", o.stop_perplexity, "Stop after an epoch that evaluates below it");
   finetune->add_option("--num-checkpoints-to-keep", o.num_checkpoints_to_keep, "0: all");
+  finetune->add_option("--keep-best-by", o.best_metric, "Which checkpoints are kept: train_loss, eval_loss or perplexity; the newest too");
+  finetune->add_flag("--resume", o.resume, "Go on with the run in --output-dir from its newest training state");
+  finetune->add_flag("--overwrite", o.overwrite, "Remove an earlier run from --output-dir");
+  finetune->add_option("--save-state", flags->save_state, "Training states that stay: last, all or none")->capture_default_str();
+  finetune->add_option("--save-every", o.save_every, "Save the training state after every so many steps too; 0: at epochs' ends only");
+  finetune->add_option("--max-failures", o.failure.max_failures, "Times that ranks may be lost before the run fails")->capture_default_str();
+  finetune->add_option("--replace-timeout", flags->replace_timeout, "Seconds to wait for a spare in place of a lost rank, before fewer go on")
+      ->capture_default_str();
+  finetune->add_option("--collective-timeout", flags->collective_timeout, "Seconds after which a rank that does not answer counts as lost")
+      ->capture_default_str();
   finetune->add_flag("--as-test", o.as_test, "One step, one evaluation batch, one epoch");
   finetune->add_option("--eval-rows", o.eval_rows, "Evaluate on the first so many held-out rows; 0: all");
   finetune->add_flag("--eval-first,!--no-eval-first", o.eval_first, "Evaluate the base model too (default)");
@@ -133,6 +144,11 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
     if (!flags->trainer_resources.empty()) {
       o.scaling.trainer_resources = ResourcesFromJson("--trainer-resources", flags->trainer_resources);
     }
+    if (flags->save_state == "all") o.save_state = SaveStateMode::kAll;
+    else if (flags->save_state == "none") o.save_state = SaveStateMode::kNone;
+    else if (flags->save_state != "last") throw CommandFailed(fmt::format("--save-state {}: last, all or none", flags->save_state));
+    o.failure.replace_timeout = absl::Seconds(std::max(0.0, flags->replace_timeout));
+    o.failure.collective_timeout = absl::Seconds(flags->collective_timeout);
     if (flags->start_timeout > 0) o.scaling.start_timeout = absl::Seconds(flags->start_timeout);
     MustSucceed(CheckFinetuneOptions(o));
     Runtime runtime = Connect(process.argc, process.argv);

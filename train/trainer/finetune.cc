@@ -5,20 +5,24 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include "absl/time/clock.h"
 #include "argosy/argosy.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
+#include "train/checkpoint/crc32c.h"
 #include "train/data/dataset.h"
 #include "train/tokenizer/tokenizer.h"
 #include "train/trainer/model_source.h"
 #include "train/trainer/progress.h"
+#include "train/trainer/rank_set.h"
 #include "train/trainer/rank_worker.h"
 #include "train/trainer/run_spec.h"
 
@@ -42,6 +46,29 @@ absl::Status NeedFile(const std::string& flag, const std::string& path) {
   return absl::OkStatus();
 }
 
+volatile std::sig_atomic_t stop_signal = 0;
+int StopSignal() { return stop_signal; }
+
+// SIGTERM and SIGINT are asks to end at the next commit point; a second one ends the process as ever.
+class StopSignals {
+ public:
+  StopSignals() {
+    stop_signal = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int number) { stop_signal = number; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before_[i]);
+  }
+  ~StopSignals() {
+    for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  StopSignals(const StopSignals&) = delete;
+
+ private:
+  static constexpr std::array<int, 2> kSignals = {SIGTERM, SIGINT};
+  std::array<struct sigaction, 2> before_{};
+};
+
 // One held-out row as text, cut where its answer begins.
 struct HeldOut {
   std::vector<int32_t> prompt;
@@ -55,31 +82,25 @@ class Run {
 
   absl::Status Execute() {
     ARGOSY_RETURN_IF_ERROR(Prepare());
-    ARGOSY_RETURN_IF_ERROR(Place());
-    ARGOSY_RETURN_IF_ERROR(Load());
-    if (options_.eval_first && eval_.size() > 0) ARGOSY_RETURN_IF_ERROR(EvaluateBase());
-    if (options_.sample_prompts > 0 && !held_out_.empty() && !options_.random_weights) {
-      ARGOSY_ASSIGN_OR_RETURN(base_answers_, Answer(options_.model_directory, base_vocab_size_, SampleCount()));
-    }
-    for (int64_t epoch = 0; epoch < epochs_; ++epoch) {
-      ARGOSY_RETURN_IF_ERROR(TrainEpoch(epoch));
-      if (epochs_table_.back().has_eval && Perplexity(epochs_table_.back().eval_loss) < options_.stop_perplexity) {
-        Say("perplexity {:.3f} is below {}: stopping here", Perplexity(epochs_table_.back().eval_loss), options_.stop_perplexity);
-        break;
+    for (;;) {
+      absl::Status status = RunOnce();
+      if (!IsRankLost(status)) return status;
+      ranks_.reset();
+      if (++failures_ > options_.failure.max_failures) {
+        return Internal("{}. The run has lost ranks {} time{}, --max-failures allows {}{}", Message(status), failures_,
+                        failures_ == 1 ? "" : "s", options_.failure.max_failures,
+                        options_.save_state == SaveStateMode::kNone ? "" : "; --resume goes on from its last training state");
       }
-      if (options_.max_steps > 0 && steps_done_ >= options_.max_steps) break;
+      Say("lost:      {}\n           failure {} of at most {}: the ranks start again from the last training state", Message(status), failures_,
+          options_.failure.max_failures);
+      Record({{"failure", failures_}, {"reason", Message(status)}, {"total_step", state_.steps_done}});
     }
-    return Finish();
   }
 
  private:
   // Everything that can be wrong before an actor is started.
   absl::Status Prepare() {
     ARGOSY_RETURN_IF_ERROR(CheckFinetuneOptions(options_));
-    if (!options_.metrics_path.empty()) {
-      metrics_ = std::fopen(options_.metrics_path.c_str(), "w");
-      if (metrics_ == nullptr) return ErrnoStatus(errno, "--metrics-path " + options_.metrics_path);
-    }
     ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(options_.model_directory));
     ARGOSY_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_directory));
     tokenizer_.emplace(std::move(tokenizer));
@@ -112,15 +133,8 @@ class Run {
     settings_ = report.settings;
 
     FillBatch();
-    BatchPlanOptions plan_options{.ctx_len = spec_.batch.ctx_len, .rows_per_step = settings_.train_batch_size,
-                                  .micro_batches = spec_.batch.micro_batches, .seed = spec_.batch.seed,
-                                  .shuffle = spec_.batch.shuffle, .pack = spec_.batch.pack};
-    ARGOSY_ASSIGN_OR_RETURN(BatchPlan plan, BatchPlan::Make(train_, plan_options));
-    plan_.emplace(std::move(plan));
     epochs_ = options_.as_test ? 1 : options_.num_epochs;
-    total_steps_ = plan_->TotalSteps(epochs_);
-    if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
-    if (options_.as_test) total_steps_ = 1;
+    ARGOSY_RETURN_IF_ERROR(MakePlan());
     context.total_steps = total_steps_;
     // Schedules whose length is "auto" are resolved against the run's own number of steps.
     ARGOSY_ASSIGN_OR_RETURN(report, ResolveSettings(ds_json, context));
@@ -129,6 +143,8 @@ class Run {
     ARGOSY_RETURN_IF_ERROR(CheckLrSchedule(settings_.schedule));
     FillEngine();
     base_vocab_size_ = config.vocab_size;
+    parameters_ = config.ParameterCount();
+    FillIdentity(config);
     weight_bytes_ = config.ParameterCount() * (save_dtype_ == DType::kF32 ? 4 : 2);
 
     Say("model:     {} ({} layers, {} parameters, vocabulary {}{})", options_.model_directory, config.num_hidden_layers,
@@ -149,7 +165,7 @@ class Run {
   void FillBatch() {
     BatchSpec& batch = spec_.batch;
     batch.ctx_len = options_.rows.ctx_len;
-    batch.micro_batch_rows = settings_.micro_batch_size;
+    batch.rows_per_step = settings_.train_batch_size;
     batch.micro_batches = static_cast<int32_t>(settings_.gradient_accumulation_steps);
     batch.eval_batch_rows = options_.eval_batch_size > 0 ? options_.eval_batch_size : settings_.micro_batch_size;
     batch.eval_rows_max = options_.as_test ? batch.eval_batch_rows * options_.scaling.num_workers : options_.eval_rows;
@@ -169,7 +185,49 @@ class Run {
                     .decay_vectors = !options_.no_decay_1d, .max_grad_norm = settings_.gradient_clipping,
                     .recompute = options_.recompute};
     spec_.schedule = settings_.schedule;
-    spec_.run_id = "finetune-" + TaskId::Random().Short();
+    spec_.collective_timeout_seconds = absl::ToDoubleSeconds(options_.failure.collective_timeout);
+    run_name_ = "finetune-" + TaskId::Random().Short();
+  }
+
+  // The rows of every step, and how many steps there are.
+  absl::Status MakePlan() {
+    BatchPlanOptions options{.ctx_len = spec_.batch.ctx_len, .rows_per_step = spec_.batch.rows_per_step,
+                             .micro_batches = spec_.batch.micro_batches, .seed = spec_.batch.seed, .shuffle = spec_.batch.shuffle,
+                             .pack = spec_.batch.pack};
+    ARGOSY_ASSIGN_OR_RETURN(BatchPlan plan, BatchPlan::Make(train_, options));
+    plan_.emplace(std::move(plan));
+    total_steps_ = plan_->TotalSteps(epochs_);
+    if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
+    if (options_.as_test) total_steps_ = 1;
+    return absl::OkStatus();
+  }
+
+  void FillIdentity(const ModelConfig& config) {
+    uint32_t data = 0;
+    data = ExtendCrc32c(data, std::as_bytes(std::span(train_.tokens)));
+    data = ExtendCrc32c(data, std::as_bytes(std::span(train_.begins)));
+    data = ExtendCrc32c(data, std::as_bytes(std::span(train_.loss_from)));
+    identity_ = {
+        {"model", fmt::format("{} of {} layers, width {}, {} parameters, vocabulary {}", FamilyName(config.family), config.num_hidden_layers,
+                              config.hidden_size, config.ParameterCount(), spec_.model.vocab_size)},
+        {"training data", fmt::format("{} rows, {} tokens, checksum {:08x}", train_.size(), train_.tokens.size(), data)},
+        {"context length", fmt::to_string(spec_.batch.ctx_len)},
+        {"seed", fmt::to_string(spec_.batch.seed)},
+        {"rows", spec_.batch.recipe_parity ? "as the recipe" : spec_.batch.pack ? "packed" : "one sample a row"},
+        {"precision", std::string(PrecisionName(settings_.precision))},
+    };
+  }
+
+  std::map<std::string, std::string> Settings() const {
+    const LrScheduleConfig& schedule = spec_.schedule;
+    return {{"ranks", fmt::to_string(ranks_->size())},
+            {"ZeRO stage", fmt::to_string(spec_.engine.zero_stage)},
+            {"learning rate", fmt::format("{}", schedule.lr)},
+            {"schedule", fmt::format("{} of {} steps", LrScheduleName(schedule.type), schedule.total_steps)},
+            {"weight decay", fmt::format("{}", spec_.engine.weight_decay)},
+            {"betas", fmt::format("{}, {}", spec_.engine.adam_beta1, spec_.engine.adam_beta2)},
+            {"gradient clipping", fmt::format("{}", spec_.engine.max_grad_norm)},
+            {"epochs", fmt::to_string(epochs_)}};
   }
 
   // The prompts of held-out rows: everything before the first target.
@@ -192,50 +250,130 @@ class Run {
     }
   }
 
+  // From the placing of ranks to the end of the run, or to the loss of one.
+  absl::Status RunOnce() {
+    ARGOSY_RETURN_IF_ERROR(Place());
+    ARGOSY_RETURN_IF_ERROR(FindStart());
+    ARGOSY_RETURN_IF_ERROR(Load());
+    if (state_.steps_done == 0 && state_.epochs.empty()) {
+      if (options_.eval_first && eval_.size() > 0) ARGOSY_RETURN_IF_ERROR(EvaluateBase());
+    }
+    if (options_.sample_prompts > 0 && !held_out_.empty() && !options_.random_weights && base_answers_.empty()) {
+      ARGOSY_ASSIGN_OR_RETURN(base_answers_, Answer(options_.model_directory, base_vocab_size_, SampleCount()));
+    }
+    while (state_.epoch < epochs_ && state_.steps_done < total_steps_) {
+      if (BelowStopPerplexity()) {
+        Say("perplexity {:.3f} is below {}: stopping here", Perplexity(state_.epochs.back().eval_loss), options_.stop_perplexity);
+        break;
+      }
+      ARGOSY_RETURN_IF_ERROR(TrainEpoch());
+    }
+    return Finish();
+  }
+
+  bool BelowStopPerplexity() const {
+    return !state_.epochs.empty() && state_.epochs.back().epoch > 0 && state_.epochs.back().has_eval &&
+           Perplexity(state_.epochs.back().eval_loss) < options_.stop_perplexity;
+  }
+
+  // All ranks at first. After a failure a spare may take the place of what was lost, for a while; then fewer do.
   absl::Status Place() {
-    const ScalingConfig& scaling = options_.scaling;
-    PlacementGroupOptions group{.strategy = GroupStrategy::kPack, .name = spec_.run_id};
-    for (int32_t rank = 0; rank < scaling.num_workers; ++rank) {
-      Bundle bundle{.resources = scaling.resources_per_worker, .label_selector = scaling.label_selector};
-      if (rank == 0) {
-        for (const auto& [name, amount] : scaling.trainer_resources) bundle.resources[name] += amount;
-      }
-      group.bundles.push_back(std::move(bundle));
-    }
-    group_ = CreatePlacementGroup(group);
+    RankSetOptions options{.scaling = options_.scaling, .ranks = options_.scaling.num_workers, .timeout = options_.scaling.start_timeout};
     absl::Time begin = absl::Now();
-    for (absl::Duration wait = absl::Seconds(2);; wait = absl::Seconds(10)) {
-      absl::Duration left = scaling.start_timeout == absl::InfiniteDuration() ? wait : begin + scaling.start_timeout - absl::Now();
-      if (group_->Wait(std::min(wait, std::max(left, absl::ZeroDuration())))) break;
-      std::string reason = group_->PendingReason();
-      if (absl::Now() - begin >= scaling.start_timeout) {
-        Remove(*group_);
-        return Unavailable("the {} workers could not be placed within --start-timeout {}: {}", scaling.num_workers,
-                           FormatSeconds(absl::ToDoubleSeconds(scaling.start_timeout)), reason);
+    options.waiting = [&](const std::string& reason) {
+      if (!reason.empty()) Say("waiting for {} workers to be placed ({}): {}", options.ranks, FormatSeconds(SecondsSince(begin)), reason);
+      return StopSignal() == 0;
+    };
+    if (failures_ > 0) options.timeout = options_.failure.replace_timeout;
+    for (;;) {
+      options.name = spec_.run_id = fmt::format("{}-{}", run_name_, ++formations_);
+      absl::StatusOr<std::unique_ptr<RankSet>> ranks = RankSet::Start(options);
+      if (ranks.ok()) {
+        ranks_ = *std::move(ranks);
+        break;
       }
-      Say("waiting for {} workers to be placed ({}): {}", scaling.num_workers, FormatSeconds(SecondsSince(begin)), reason);
+      if (ranks.status().code() != absl::StatusCode::kDeadlineExceeded) return ranks.status();
+      if (failures_ == 0) {
+        return FailedPrecondition("the {} workers could not be placed within --start-timeout {}: {}", options.ranks,
+                                  FormatSeconds(absl::ToDoubleSeconds(options.timeout)), Message(ranks.status()));
+      }
+      if (options.ranks == 1) return FailedPrecondition("not one rank can be placed: {}", Message(ranks.status()));
+      --options.ranks;
+      options.timeout = std::min(options.timeout, absl::Seconds(5));
+      Say("going on with {} ranks: {}", options.ranks, Message(ranks.status()));
     }
-    for (int32_t rank = 0; rank < scaling.num_workers; ++rank) {
-      ranks_.push_back(Spawn<RankWorker>({.resources = group.bundles[rank].resources, .placement_group = group_->id(),
-                                          .bundle_index = rank}, rank, scaling.num_workers));
-    }
-    std::vector<ObjectRef<RankHello>> hellos;
-    for (const Actor<RankWorker>& rank : ranks_) hellos.push_back(rank.Call<&RankWorker::Hello>());
-    hellos_ = Get(hellos);
-    // The checkpoints go to rank 0's node, which may see other folders than this driver.
-    Get(ranks_[0].Call<&RankWorker::PrepareOutput>(options_.output_dir, weight_bytes_));
-    for (int32_t rank = 0; rank < scaling.num_workers; ++rank) {
+    for (int32_t rank = 0; rank < ranks_->size(); ++rank) {
+      const RankHello& hello = ranks_->hellos()[rank];
       std::string with;
-      for (const auto& [name, amount] : group.bundles[rank].resources) with += fmt::format("{}{}: {}", with.empty() ? "" : ", ", name, amount);
-      Say("rank {}:    node {} (pid {}), device {}, holds {}", rank, hellos_[rank].node_name, hellos_[rank].pid, options_.device, with);
+      for (const auto& [name, amount] : ranks_->resources(rank)) with += fmt::format("{}{}: {}", with.empty() ? "" : ", ", name, amount);
+      Say("rank {}:    node {} (pid {}), device {}, holds {}", rank, hello.node_name, hello.pid, options_.device, with);
     }
     return absl::OkStatus();
+  }
+
+  // The checkpoints go to rank 0's node, which may see other folders than this driver: what is there decides where the run begins.
+  absl::Status FindStart() {
+    int64_t bytes = weight_bytes_ + (options_.save_state == SaveStateMode::kNone ? 0 : 12 * parameters_);
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<OutputReport> reports, ranks_->CallRank0<&RankWorker::PrepareOutput>(options_.output_dir, bytes));
+    OutputReport& found = reports[0];
+    const bool any = !found.checkpoints.empty() || !found.state_directory.empty();
+    if (any && failures_ == 0 && !options_.resume) {
+      std::string what = found.checkpoints.empty() ? "" : fmt::format("{}", fmt::join(found.checkpoints, ", "));
+      if (!found.state_directory.empty()) {
+        what += fmt::format("{}a training state of step {}", what.empty() ? "" : ", ", found.state.steps_done);
+      }
+      if (!options_.overwrite) {
+        return FailedPrecondition("--output-dir {} on node {} holds an earlier run ({}): --resume goes on with it, --overwrite removes it, or "
+                                  "give another folder", options_.output_dir, ranks_->hellos()[0].node_name, what);
+      }
+      ARGOSY_RETURN_IF_ERROR(ranks_->CallRank0<&RankWorker::ClearOutput>(options_.output_dir).status());
+      Say("removed:   {} of the earlier run in {}", what, options_.output_dir);
+      found = {};
+    }
+    TrainingState start;
+    spec_.resume = {};
+    if (!found.state_directory.empty()) {
+      ARGOSY_RETURN_IF_ERROR(Annotate(CheckIdentity(found.state, identity_), found.state_directory));
+      start = found.state;
+      spec_.resume = {found.state_directory, start.optimizer_steps, start.skipped};
+    } else if (!found.checkpoints.empty()) {
+      if (options_.resume && failures_ == 0) {
+        return FailedPrecondition("--resume: {} on node {} has {}, but no training state to go on from (--save-state none?): give one of "
+                                  "these folders as --model-name and another --output-dir", options_.output_dir,
+                                  ranks_->hellos()[0].node_name, fmt::join(found.checkpoints, ", "));
+      }
+    }
+    if (spec_.resume.directory.empty() && options_.resume && failures_ == 0) {
+      Say("resume:    {} holds nothing yet: the run begins", options_.output_dir);
+    }
+    state_ = std::move(start);
+    state_.identity = identity_;
+    ARGOSY_RETURN_IF_ERROR(FixRows());
+    if (!spec_.resume.directory.empty()) {
+      Say("resume:    from {}: epoch {}, step {} of {}", spec_.resume.directory, state_.epoch + 1, state_.steps_done, total_steps_);
+      for (const std::string& change : ChangedSettings(state_, Settings())) Say("           {}", change);
+    }
+    state_.settings = Settings();
+    return RewindMetrics();
+  }
+
+  // A step has the same rows whatever the number of ranks; each micro-batch has at most as many a rank as the flags say.
+  absl::Status FixRows() {
+    BatchSpec& batch = spec_.batch;
+    batch.rows_per_step = state_.rows_per_step > 0 ? state_.rows_per_step : settings_.train_batch_size;
+    if (batch.rows_per_step != settings_.train_batch_size) {
+      Say("           {} rows a step, as before, where the flags give {}", batch.rows_per_step, settings_.train_batch_size);
+    }
+    state_.rows_per_step = batch.rows_per_step;
+    const int64_t at_once = settings_.micro_batch_size * ranks_->size();
+    batch.micro_batches = static_cast<int32_t>((batch.rows_per_step + at_once - 1) / at_once);
+    return MakePlan();
   }
 
   absl::Status Load() {
     std::vector<Endpoint> endpoints;
     std::map<std::string, int> ranks_on_node;
-    for (const RankHello& hello : hellos_) {
+    for (const RankHello& hello : ranks_->hellos()) {
       endpoints.push_back(hello.endpoint);
       ++ranks_on_node[hello.endpoint.tcp.substr(0, hello.endpoint.tcp.rfind(':'))];
     }
@@ -246,22 +384,25 @@ class Run {
       for (const auto& [host, count] : ranks_on_node) most = std::max(most, count);
       spec_.engine.threads = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) / most);
     }
-    ObjectRef<ShippedSamples> train = Put(Ship(train_)), eval = Put(Ship(eval_));
-    std::vector<ObjectRef<RankReady>> pending;
-    for (const Actor<RankWorker>& rank : ranks_) pending.push_back(rank.Call<&RankWorker::Setup>(spec_, endpoints, train, eval));
-    std::vector<RankReady> ready = Get(pending);
+    if (shipped_train_.IsNull()) {
+      shipped_train_ = Put(Ship(train_));
+      shipped_eval_ = Put(Ship(eval_));
+    }
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<RankReady> ready, ranks_->CallAll<&RankWorker::Setup>(spec_, endpoints, shipped_train_, shipped_eval_));
     for (size_t rank = 0; rank < ready.size(); ++rank) {
       Say("rank {}:    weights, gradients and optimizer {}, loaded in {}, {} threads", rank, FormatBytes(ready[rank].state_bytes),
           FormatSeconds(ready[rank].load_seconds), ready[rank].threads);
     }
-    if (options_.print_schedule) Say("\n{}", Get(ranks_[0].Call<&RankWorker::Schedule>()));
+    if (options_.print_schedule && failures_ == 0) {
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> schedule, ranks_->CallRank0<&RankWorker::Schedule>());
+      Say("\n{}", schedule[0]);
+    }
     return absl::OkStatus();
   }
 
-  EvalReport EvaluateAll() {
-    std::vector<ObjectRef<EvalReport>> pending;
-    for (const Actor<RankWorker>& rank : ranks_) pending.push_back(rank.Call<&RankWorker::Evaluate>());
-    return Get(pending)[0];
+  absl::StatusOr<EvalReport> EvaluateAll() {
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<EvalReport> reports, ranks_->CallAll<&RankWorker::Evaluate>());
+    return reports[0];
   }
 
   double MeanLoss(const EvalReport& report) const {
@@ -270,26 +411,27 @@ class Run {
   }
 
   absl::Status EvaluateBase() {
-    EvalReport report = EvaluateAll();
-    EpochRow row{.eval_seconds = report.seconds, .eval_loss = MeanLoss(report), .has_eval = true};
+    ARGOSY_ASSIGN_OR_RETURN(EvalReport report, EvaluateAll());
+    EpochRecord row{.eval_seconds = report.seconds, .eval_loss = MeanLoss(report), .has_eval = true};
     Say("base:      eval loss {:.4f}, perplexity {:.3f}", row.eval_loss, Perplexity(row.eval_loss));
-    epochs_table_.push_back(row);
+    state_.epochs.push_back(row);
     return absl::OkStatus();
   }
 
-  absl::Status TrainEpoch(int64_t epoch) {
-    int64_t steps = plan_->StepsInEpoch(epoch);
-    steps = std::min(steps, total_steps_ - steps_done_);
-    EpochRow row{.epoch = epoch + 1, .steps = steps};
-    absl::Time begin = absl::Now();
-    double loss_sum = 0, tokens = 0, last_print = -1;
+  // The rest of the epoch that the run stands in.
+  absl::Status TrainEpoch() {
+    const int64_t epoch = state_.epoch;
+    const int64_t steps = std::min(plan_->StepsInEpoch(epoch), total_steps_ - state_.steps_done + state_.step);
+    double last_print = -1;
+    const absl::Time begin = absl::Now();
+    const double seconds_before = state_.epoch_seconds;
     int64_t chunk = 1;
-    for (int64_t step = 0; step < steps;) {
-      int64_t count = std::min(chunk, steps - step);
+    while (state_.step < steps) {
+      if (StopSignal() != 0) return Stop();
+      int64_t count = std::min(chunk, steps - state_.step);
+      if (options_.save_every > 0) count = std::min(count, options_.save_every - state_.steps_done % options_.save_every);
       absl::Time chunk_begin = absl::Now();
-      std::vector<ObjectRef<std::vector<StepReport>>> pending;
-      for (const Actor<RankWorker>& rank : ranks_) pending.push_back(rank.Call<&RankWorker::Train>(epoch, step, count));
-      std::vector<std::vector<StepReport>> reports = Get(pending);
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::vector<StepReport>> reports, ranks_->CallAll<&RankWorker::Train>(epoch, state_.step, count));
       double seconds = SecondsSince(chunk_begin);
       int64_t useful = 0, computed = 0;
       for (const std::vector<StepReport>& of_rank : reports) {
@@ -299,35 +441,46 @@ class Run {
         }
       }
       for (const StepReport& report : reports[0]) {
-        loss_sum += report.loss * static_cast<double>(report.target_tokens);
-        tokens += static_cast<double>(report.target_tokens);
-        Record({{"epoch", epoch + 1}, {"step", report.step + 1}, {"loss", report.loss}, {"lr", report.learning_rate},
-                {"grad_norm", report.grad_norm}, {"target_tokens", report.target_tokens}, {"seconds", report.seconds}});
+        state_.loss_sum += report.loss * static_cast<double>(report.target_tokens);
+        state_.target_tokens += static_cast<double>(report.target_tokens);
+        ++state_.steps_done;
+        Record({{"epoch", epoch + 1}, {"step", report.step + 1}, {"total_step", state_.steps_done}, {"loss", report.loss},
+                {"lr", report.learning_rate}, {"grad_norm", report.grad_norm}, {"target_tokens", report.target_tokens},
+                {"seconds", report.seconds}});
       }
-      tokens_done_ += useful;
-      step += count;
-      steps_done_ += count;
-      train_seconds_ += seconds;
+      state_.epoch_tokens += useful;
+      state_.step += count;
+      state_.epoch_seconds = seconds_before + SecondsSince(begin);
+      timed_steps_ += count;
+      timed_seconds_ += seconds;
       double elapsed = SecondsSince(begin);
       // A line a second at most, and the last of each epoch.
-      if (last_print < 0 || elapsed - last_print >= 1 || step == steps) {
+      if (last_print < 0 || elapsed - last_print >= 1 || state_.step == steps) {
         last_print = elapsed;
         StepLine line{.report = reports[0].back(), .steps_in_epoch = steps, .epochs = epochs_,
                       .tokens_per_second = static_cast<double>(useful) / seconds,
                       .useful_share = computed > 0 ? static_cast<double>(useful) / static_cast<double>(computed) : 1,
-                      .eta_seconds = train_seconds_ / static_cast<double>(steps_done_) * static_cast<double>(total_steps_ - steps_done_)};
+                      .eta_seconds = timed_seconds_ / static_cast<double>(timed_steps_) *
+                                     static_cast<double>(total_steps_ - state_.steps_done)};
         Say("{}", FormatStep(line));
       }
       // About half a second of steps at a time: progress is seen, and the calls cost nothing.
       double per_step = seconds / static_cast<double>(count);
       chunk = std::clamp<int64_t>(static_cast<int64_t>(0.5 / std::max(per_step, 1e-6)), 1, 1000);
+      if (options_.save_every > 0 && state_.steps_done % options_.save_every == 0 && state_.step < steps) {
+        ARGOSY_RETURN_IF_ERROR(SaveState());
+      }
     }
-    row.train_seconds = SecondsSince(begin);
-    row.train_loss = tokens > 0 ? loss_sum / tokens : 0;
-    row.tokens_per_second = static_cast<double>(tokens_done_ - tokens_before_) / std::max(row.train_seconds, 1e-9);
-    tokens_before_ = tokens_done_;
+    return EndEpoch(steps);
+  }
+
+  absl::Status EndEpoch(int64_t steps) {
+    const int64_t epoch = state_.epoch;
+    EpochRecord row{.epoch = epoch + 1, .steps = steps, .train_seconds = state_.epoch_seconds,
+                    .train_loss = state_.target_tokens > 0 ? state_.loss_sum / state_.target_tokens : 0,
+                    .tokens_per_second = static_cast<double>(state_.epoch_tokens) / std::max(state_.epoch_seconds, 1e-9)};
     if (eval_.size() > 0) {
-      EvalReport report = EvaluateAll();
+      ARGOSY_ASSIGN_OR_RETURN(EvalReport report, EvaluateAll());
       row.has_eval = true;
       row.eval_loss = MeanLoss(report);
       row.eval_seconds = report.seconds;
@@ -335,37 +488,65 @@ class Run {
           Perplexity(row.eval_loss));
     }
     ARGOSY_RETURN_IF_ERROR(SaveEpoch(epoch, &row));
-    epochs_table_.push_back(row);
-    nlohmann::json record{{"epoch", epoch + 1}, {"train_loss", row.train_loss}, {"train_seconds", row.train_seconds},
-                          {"checkpoint", checkpoint_}};
+    nlohmann::json record{{"epoch", epoch + 1}, {"total_step", state_.steps_done}, {"train_loss", row.train_loss},
+                          {"train_seconds", row.train_seconds}, {"checkpoint", state_.checkpoint}};
     if (row.has_eval) {
       record["eval_loss"] = row.eval_loss;
       record["perplexity"] = Perplexity(row.eval_loss);
     }
     Record(record);
-    return absl::OkStatus();
+    // One that --max-steps had ended early has a record already.
+    if (!state_.epochs.empty() && state_.epochs.back().epoch == row.epoch) state_.epochs.pop_back();
+    state_.epochs.push_back(row);
+    if (steps == plan_->StepsInEpoch(epoch)) {
+      state_.epoch = epoch + 1;
+      state_.step = 0;
+      state_.loss_sum = state_.target_tokens = state_.epoch_seconds = 0;
+      state_.epoch_tokens = 0;
+    }
+    return options_.save_state == SaveStateMode::kNone ? absl::OkStatus() : SaveState();
   }
 
-  absl::Status SaveEpoch(int64_t epoch, EpochRow* row) {
+  absl::Status SaveEpoch(int64_t epoch, EpochRecord* row) {
     SaveSpec save{.directory = fmt::format("{}/epoch-{}", options_.output_dir, epoch + 1), .save_dtype = save_dtype_,
-                  .shard_bytes_max = options_.shard_size_bytes, .step = steps_done_, .epoch = epoch + 1,
-                  .num_to_keep = options_.num_checkpoints_to_keep};
+                  .shard_bytes_max = options_.shard_size_bytes, .step = state_.steps_done, .epoch = epoch + 1,
+                  .num_to_keep = options_.num_checkpoints_to_keep, .best_metric = options_.best_metric};
     save.metrics["train_loss"] = row->train_loss;
     if (row->has_eval) {
       save.metrics["eval_loss"] = row->eval_loss;
       save.metrics["perplexity"] = Perplexity(row->eval_loss);
     }
     ARGOSY_ASSIGN_OR_RETURN(save.files, TokenizerFilesOfRun());
-    Say("saving:    {} from {} ranks to {} on node {}", save_dtype_ == DType::kF32 ? "fp32 weights" : "bf16 weights", ranks_.size(),
-        save.directory, hellos_[0].node_name);
-    std::vector<ObjectRef<SaveReport>> pending;
-    for (const Actor<RankWorker>& rank : ranks_) pending.push_back(rank.Call<&RankWorker::Save>(save));
-    SaveReport report = Get(pending)[0];
+    Say("saving:    {} from {} ranks to {} on node {}", save_dtype_ == DType::kF32 ? "fp32 weights" : "bf16 weights", ranks_->size(),
+        save.directory, ranks_->hellos()[0].node_name);
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<SaveReport> reports, ranks_->CallAll<&RankWorker::Save>(save));
+    const SaveReport& report = reports[0];
     row->save_seconds = report.seconds;
-    checkpoint_ = save.directory;
+    state_.checkpoint = save.directory;
     Say("saved:     {} in {} file{}, {}", FormatBytes(report.bytes), report.files, report.files == 1 ? "" : "s",
         FormatSeconds(report.seconds));
     return absl::OkStatus();
+  }
+
+  absl::Status SaveState() {
+    SaveStateSpec save{.directory = fmt::format("{}/{}/step-{:07}", options_.output_dir, kStateFolder, state_.steps_done),
+                       .shard_bytes_max = options_.shard_size_bytes, .state = state_,
+                       .keep_all = options_.save_state == SaveStateMode::kAll};
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<SaveReport> reports, ranks_->CallAll<&RankWorker::SaveState>(save));
+    Say("state:     {} of step {}, {}", FormatBytes(reports[0].bytes), state_.steps_done, FormatSeconds(reports[0].seconds));
+    return absl::OkStatus();
+  }
+
+  // At the commit point after a signal.
+  absl::Status Stop() {
+    std::string_view name = StopSignal() == SIGINT ? "SIGINT" : "SIGTERM";
+    if (options_.save_state == SaveStateMode::kNone) {
+      return absl::CancelledError(ToAbsl(fmt::format("{} ended the run after step {} of {}; --save-state none: nothing was saved of it", name,
+                                                     state_.steps_done, total_steps_)));
+    }
+    ARGOSY_RETURN_IF_ERROR(SaveState());
+    return absl::CancelledError(ToAbsl(fmt::format("{} ended the run after step {} of {}; its training state is saved, --resume goes on "
+                                                   "from there", name, state_.steps_done, total_steps_)));
   }
 
   // The tokenizer's files when the run added tokens; else they are copied from the source.
@@ -400,15 +581,15 @@ class Run {
       }
       generate.prompts.push_back(held_out_[i].prompt);
     }
-    std::vector<std::vector<int32_t>> ids = Get(ranks_[0].Call<&RankWorker::Generate>(generate));
+    ARGOSY_ASSIGN_OR_RETURN(auto ids, ranks_->CallRank0<&RankWorker::Generate>(generate));
     std::vector<std::string> answers;
-    for (const std::vector<int32_t>& continuation : ids) answers.push_back(tokenizer_->Decode(continuation));
+    for (const std::vector<int32_t>& continuation : ids[0]) answers.push_back(tokenizer_->Decode(continuation));
     return answers;
   }
 
   absl::Status Finish() {
     if (SampleCount() > 0) {
-      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tuned, Answer(checkpoint_, spec_.model.vocab_size, SampleCount()));
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tuned, Answer(state_.checkpoint, spec_.model.vocab_size, SampleCount()));
       Say("\nheld-out prompts:");
       for (size_t i = 0; i < SampleCount(); ++i) {
         Say("  prompt:     {}", held_out_[i].prompt_text);
@@ -418,23 +599,21 @@ class Run {
       }
     }
     if (options_.exact_rows > 0) ARGOSY_RETURN_IF_ERROR(CountExact());
-    Say("{}", FormatEpochTable(epochs_table_));
-    const EpochRow& first = epochs_table_.front();
-    const EpochRow& last = epochs_table_.back();
+    Say("{}", FormatEpochTable(state_.epochs));
+    const EpochRecord& first = state_.epochs.front();
+    const EpochRecord& last = state_.epochs.back();
     if (first.steps == 0 && first.has_eval && last.has_eval) {
       Say("perplexity: {:.3f} -> {:.3f} ({:.1f}x lower)", Perplexity(first.eval_loss), Perplexity(last.eval_loss),
           Perplexity(first.eval_loss) / Perplexity(last.eval_loss));
     }
-    Say("checkpoint: {}", checkpoint_);
-    ranks_.clear();
-    Remove(*group_);
-    if (metrics_ != nullptr) std::fclose(metrics_);
+    Say("checkpoint: {}", state_.checkpoint);
+    ranks_.reset();
     return absl::OkStatus();
   }
 
   absl::Status CountExact() {
     size_t count = std::min<size_t>(options_.exact_rows, held_out_.size());
-    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> answers, Answer(checkpoint_, spec_.model.vocab_size, count));
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> answers, Answer(state_.checkpoint, spec_.model.vocab_size, count));
     size_t exact = 0;
     for (size_t i = 0; i < count; ++i) exact += answers[i] == tokenizer_->Decode(held_out_[i].answer);
     Say("exact:     {} of {} held-out answers ({:.1f}%)", exact, count, count > 0 ? 100.0 * static_cast<double>(exact) / static_cast<double>(count) : 0.0);
@@ -442,11 +621,33 @@ class Run {
     return absl::OkStatus();
   }
 
+  // A new run begins the file; one that goes on keeps the records up to where it does.
+  absl::Status RewindMetrics() {
+    if (options_.metrics_path.empty()) return absl::OkStatus();
+    std::string kept;
+    if (absl::StatusOr<std::string> old = ReadFile(options_.metrics_path); old.ok() && (options_.resume || failures_ > 0)) {
+      std::istringstream lines(*old);
+      for (std::string line; std::getline(lines, line);) {
+        nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+        // A crash may have cut the last one.
+        if (!record.is_object()) continue;
+        bool failure = record.contains("failure");
+        if (record.contains("exact") || (!failure && record.value("total_step", int64_t{0}) > state_.steps_done)) continue;
+        kept += line + "\n";
+      }
+    }
+    metrics_.reset();
+    ARGOSY_RETURN_IF_ERROR(Annotate(WriteFileAtomic(options_.metrics_path, kept), "--metrics-path"));
+    metrics_.reset(std::fopen(options_.metrics_path.c_str(), "a"));
+    if (metrics_ == nullptr) return ErrnoStatus(errno, "--metrics-path " + options_.metrics_path);
+    return absl::OkStatus();
+  }
+
   void Record(const nlohmann::json& record) {
     if (metrics_ == nullptr) return;
     std::string line = record.dump() + "\n";
-    std::fwrite(line.data(), 1, line.size(), metrics_);
-    std::fflush(metrics_);
+    std::fwrite(line.data(), 1, line.size(), metrics_.get());
+    std::fflush(metrics_.get());
   }
 
   const FinetuneOptions& options_;
@@ -457,16 +658,19 @@ class Run {
   TrainSettings settings_;
   RunSpec spec_;
   DType save_dtype_ = DType::kF32;
-  std::optional<PlacementGroup> group_;
-  std::vector<Actor<RankWorker>> ranks_;
-  std::vector<RankHello> hellos_;
+  std::string run_name_;
+  std::map<std::string, std::string> identity_;
+  ObjectRef<ShippedSamples> shipped_train_, shipped_eval_;
+  std::unique_ptr<RankSet> ranks_;
+  int64_t failures_ = 0, formations_ = 0;   // ranks were lost, and started, so many times
+  TrainingState state_;              // where the run stands
   std::vector<std::string> base_answers_;
-  std::vector<EpochRow> epochs_table_;
-  int64_t base_vocab_size_ = 0, weight_bytes_ = 0;
-  int64_t epochs_ = 1, total_steps_ = 0, steps_done_ = 0, tokens_done_ = 0, tokens_before_ = 0;
-  double train_seconds_ = 0;
-  std::string checkpoint_;
-  std::FILE* metrics_ = nullptr;
+  int64_t base_vocab_size_ = 0, weight_bytes_ = 0, parameters_ = 0;
+  int64_t epochs_ = 1, total_steps_ = 0;
+  int64_t timed_steps_ = 0;          // by this process, for the time that is left
+  double timed_seconds_ = 0;
+  struct CloseFile { void operator()(std::FILE* file) const { std::fclose(file); } };
+  std::unique_ptr<std::FILE, CloseFile> metrics_;
 };
 
 }  // namespace
@@ -484,6 +688,20 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
   if (options.device != "cpu") {
     return InvalidArgument("--device {}: this build trains on \"cpu\" only; a GPU's slot is then computed by its node's CPU", options.device);
   }
+  if (options.save_every < 0) return InvalidArgument("--save-every {}: a number of steps, or 0 for epochs' ends only", options.save_every);
+  if (options.save_every > 0 && options.save_state == SaveStateMode::kNone) {
+    return InvalidArgument("--save-every {} saves training states, which --save-state none rules out", options.save_every);
+  }
+  if (options.resume && options.overwrite) return InvalidArgument("--resume and --overwrite: one goes on with a run, the other removes it");
+  if (options.failure.max_failures < 0) return InvalidArgument("--max-failures {}: at least 0", options.failure.max_failures);
+  if (options.failure.collective_timeout < absl::Seconds(1)) return InvalidArgument("--collective-timeout: at least 1 second");
+  if (!options.best_metric.empty() && options.best_metric != "train_loss" && options.best_metric != "eval_loss" &&
+      options.best_metric != "perplexity") {
+    return InvalidArgument("--keep-best-by {}: train_loss, eval_loss or perplexity", options.best_metric);
+  }
+  if (options.best_metric != "" && options.best_metric != "train_loss" && options.test_path.empty()) {
+    return InvalidArgument("--keep-best-by {} needs --test-path: nothing is evaluated without it", options.best_metric);
+  }
   if (!options.save_dtype.empty() && options.save_dtype != "fp32" && options.save_dtype != "bf16") {
     return InvalidArgument("--save-dtype {}: \"fp32\" or \"bf16\"", options.save_dtype);
   }
@@ -499,13 +717,9 @@ absl::Status Finetune(const FinetuneOptions& given) {
     if (error) return InvalidArgument("{}: {}", *path, error.message());
     *path = absolute.has_filename() ? absolute.string() : absolute.parent_path().string();   // "run/" is "run"
   }
+  StopSignals signals;
   try {
     return Run(options).Execute();
-  } catch (const UnschedulableError& error) {
-    return absl::UnavailableError(error.what());
-  } catch (const TaskError& error) {
-    // A rank's own message names the rank, and the node where that matters.
-    return absl::InternalError(error.message());
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

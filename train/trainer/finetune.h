@@ -24,6 +24,16 @@ struct ScalingConfig {
   absl::Duration start_timeout = absl::InfiniteDuration();   // to be placed; UNAVAILABLE with the scheduler's reason after it
 };
 
+// What happens when a rank dies, or does not answer the others.
+struct FailureConfig {
+  int64_t max_failures = 3;                                  // the run ends with the next one
+  absl::Duration replace_timeout = absl::Seconds(30);        // for a spare to take the lost place; then fewer ranks go on
+  absl::Duration collective_timeout = absl::Seconds(60);     // of one operation between ranks: one that does not come is taken for hung
+};
+
+// Which training states stay: the newest, all, or none is written.
+enum class SaveStateMode { kLast, kAll, kNone };
+
 struct FinetuneOptions {
   std::string model_directory;
   std::string output_dir;
@@ -42,6 +52,12 @@ struct FinetuneOptions {
   double stop_perplexity = 0;       // end after an epoch that evaluates below it
   bool as_test = false;             // one step, one evaluation batch, one epoch; weights loaded, checkpoint written
   int64_t num_checkpoints_to_keep = 0;   // 0: all
+  std::string best_metric;          // those that are kept are the best by it, and the newest; empty: the newest
+  bool resume = false;              // go on from the newest training state in output_dir
+  bool overwrite = false;           // remove an earlier run from output_dir
+  SaveStateMode save_state = SaveStateMode::kLast;   // at each epoch's end
+  int64_t save_every = 0;           // training state after so many steps too; 0: no
+  FailureConfig failure;
 
   RowOptions rows;
   bool pack = true;

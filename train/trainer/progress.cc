@@ -39,10 +39,10 @@ std::string FormatStep(const StepLine& line) {
                      FormatSeconds(line.eta_seconds), line.report.skipped ? " (skipped: not finite)" : "");
 }
 
-std::string FormatEpochTable(const std::vector<EpochRow>& rows) {
+std::string FormatEpochTable(const std::vector<EpochRecord>& rows) {
   std::string text = fmt::format("{:>6} {:>7} {:>12} {:>11} {:>11} {:>11} {:>11} {:>12} {:>10}\n", "epoch", "steps", "train time",
                                  "eval time", "save time", "train loss", "eval loss", "perplexity", "tokens/s");
-  for (const EpochRow& row : rows) {
+  for (const EpochRecord& row : rows) {
     bool trained = row.steps > 0;
     text += fmt::format("{:>6} {:>7} {:>12} {:>11} {:>11} {:>11} {:>11} {:>12} {:>10}\n", trained ? fmt::to_string(row.epoch) : "base",
                         row.steps, trained ? FormatSeconds(row.train_seconds) : "-",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "train/checkpoint/training_state.h"
 #include "train/trainer/run_spec.h"
 
 namespace argosy::train {
@@ -31,18 +32,7 @@ struct StepLine {
 // "[epoch 1/4 step 12/500] loss: 1.2345 lr: 1.0e-03 grad-norm: 0.52 tokens/s: 51000 useful: 97% ETA: 1 min 12 s".
 std::string FormatStep(const StepLine& line);
 
-struct EpochRow {
-  int64_t epoch = 0;             // 0: before training
-  int64_t steps = 0;
-  double train_seconds = 0;
-  double eval_seconds = 0;
-  double save_seconds = 0;
-  double train_loss = 0;         // mean over target tokens
-  double eval_loss = 0;
-  double tokens_per_second = 0;
-  bool has_eval = false;
-};
 // One row an epoch: time, loss, perplexity, throughput.
-std::string FormatEpochTable(const std::vector<EpochRow>& rows);
+std::string FormatEpochTable(const std::vector<EpochRecord>& rows);
 
 }  // namespace argosy::train

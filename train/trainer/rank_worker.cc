@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -20,16 +21,28 @@
 #include "train/trainer/channel_transport.h"
 #include "train/trainer/model_source.h"
 #include "train/trainer/progress.h"
+#include "train/trainer/state_load.h"
 #include "train/trainer/weight_pull.h"
 
 namespace argosy::train {
 namespace {
 
 constexpr absl::Duration kChannelTimeout = absl::Seconds(60);
+// Rank 0 may be busy for long, with its own part and with ranks before this one.
+constexpr absl::Duration kTurnTimeout = absl::Minutes(30);
 
 // At this module's edge statuses become what the API carries: exceptions.
 void ThrowIfError(const absl::Status& status, int rank) {
-  if (!status.ok()) throw std::runtime_error(fmt::format("rank {}: {}", rank, Message(status)));
+  if (status.ok()) return;
+  std::string text = fmt::format("rank {}: {}", rank, Message(status));
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+      throw PeerLost(text);
+    default:
+      throw std::runtime_error(text);
+  }
 }
 template <class T>
 T ValueOrThrow(absl::StatusOr<T> value, int rank) {
@@ -85,6 +98,25 @@ struct RankWorker::State {
     ThrowIfError(status, rank);
   }
 
+  // Rank 0 reads for itself, then for the others in turn.
+  absl::StatusOr<std::unique_ptr<Engine>> LoadState(const EngineOptions& options) {
+    std::unique_ptr<StateSource> source;
+    if (rank == 0) {
+      ARGOSY_ASSIGN_OR_RETURN(source, StateSource::Open(spec.resume.directory, config));
+    } else {
+      source = StateSource::Remote(*weights, config, kTurnTimeout);
+    }
+    OptimizerStart start{.steps = spec.resume.optimizer_steps, .skipped = spec.resume.skipped, .moment1 = &source->moment1(),
+                         .moment2 = &source->moment2()};
+    ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> loaded, Engine::Create(config, source->masters(), group.get(), options, &start));
+    if (rank != 0) {
+      ARGOSY_RETURN_IF_ERROR(source->Done());
+    } else {
+      for (int peer = 1; peer < world; ++peer) ARGOSY_RETURN_IF_ERROR(source->Serve(*weights, peer, kTurnTimeout));
+    }
+    return loaded;
+  }
+
   BatchLayout Layout() const {
     return {.ctx_len = spec.batch.ctx_len, .pad_id = spec.batch.pad_id,
             .padding_side = spec.batch.pad_left ? PaddingSide::kLeft : PaddingSide::kRight,
@@ -104,10 +136,35 @@ RankHello RankWorker::Hello() {
           .pid = static_cast<uint32_t>(::getpid()), .gpu_ids = context.gpu_ids};
 }
 
-void RankWorker::PrepareOutput(std::string directory, int64_t bytes) {
-  absl::Status status = MakeDirectories(directory);
-  if (status.ok()) status = CheckSpace(directory, bytes);
-  ThrowIfError(Annotate(status, "node " + GetRuntimeContext().node_name), state_->rank);
+OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes) {
+  auto inspect = [&]() -> absl::StatusOr<OutputReport> {
+    ARGOSY_RETURN_IF_ERROR(MakeDirectories(directory));
+    ARGOSY_RETURN_IF_ERROR(CheckSpace(directory, bytes));
+    OutputReport report;
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<SavedCheckpoint> checkpoints, ListCheckpoints(directory));
+    for (const SavedCheckpoint& checkpoint : checkpoints) {
+      report.checkpoints.push_back(std::filesystem::path(checkpoint.directory).filename().string());
+    }
+    ARGOSY_ASSIGN_OR_RETURN(std::optional<std::string> newest, NewestState(directory));
+    if (newest) {
+      report.state_directory = *newest;
+      ARGOSY_ASSIGN_OR_RETURN(report.state, TrainingState::Load(*newest));
+    }
+    return report;
+  };
+  absl::StatusOr<OutputReport> report = inspect();
+  ThrowIfError(Annotate(report.status(), "node " + GetRuntimeContext().node_name), state_->rank);
+  return *std::move(report);
+}
+
+int64_t RankWorker::ClearOutput(std::string directory) {
+  int64_t removed = 0;
+  for (const std::string& parent : {directory, directory + "/" + kStateFolder}) {
+    std::vector<SavedCheckpoint> checkpoints = ValueOrThrow(ListCheckpoints(parent), state_->rank);
+    for (const SavedCheckpoint& checkpoint : checkpoints) ThrowIfError(RemoveCheckpoint(checkpoint.directory), state_->rank);
+    removed += static_cast<int64_t>(checkpoints.size());
+  }
+  return removed;
 }
 
 RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, ShippedSamples train, ShippedSamples eval) {
@@ -117,7 +174,7 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
   s.train = Unship(train);
   s.eval = Unship(eval);
   const BatchSpec& batch = s.spec.batch;
-  BatchPlanOptions plan{.ctx_len = batch.ctx_len, .rows_per_step = batch.micro_batch_rows * batch.micro_batches * s.world,
+  BatchPlanOptions plan{.ctx_len = batch.ctx_len, .rows_per_step = batch.rows_per_step,
                         .micro_batches = batch.micro_batches, .seed = batch.seed, .shuffle = batch.shuffle, .pack = batch.pack};
   s.plan.emplace(ValueOrThrow(BatchPlan::Make(s.train, plan), s.rank));
 
@@ -143,7 +200,9 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
                         .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
                         .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
                         .max_grad_norm = engine.max_grad_norm, .recompute = engine.recompute, .threads = engine.threads};
-  s.engine = s.ValueOrAbort(Engine::Create(s.config, loaded->source(), s.group.get(), options));
+  s.engine = s.spec.resume.directory.empty()
+                 ? s.ValueOrAbort(Engine::Create(s.config, loaded->source(), s.group.get(), options))
+                 : s.ValueOrAbort(s.LoadState(options));
   spdlog::info("rank {} of {}: {} parameters, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
                s.engine->StateBytes(), SecondsSince(begin));
   return {.state_bytes = s.engine->StateBytes(), .steps_per_epoch = s.plan->StepsInEpoch(0), .load_seconds = SecondsSince(begin),
@@ -204,8 +263,7 @@ SaveReport RankWorker::Save(SaveSpec spec) {
   const DType have = s.spec.engine.dtype;
   const absl::Duration deadline = absl::Seconds(s.spec.collective_timeout_seconds);
   if (s.rank != 0) {
-    // Rank 0 may spend long on its own part before it asks this rank for the first piece.
-    ThrowIfError(ServeWeights(*s.engine, *s.weights, have, absl::Minutes(30)), s.rank);
+    ThrowIfError(ServeWeights(*s.engine, *s.weights, have, kTurnTimeout), s.rank);
     return {.seconds = SecondsSince(begin)};
   }
   auto text_of = [](int64_t id) { return id < 0 ? std::optional<int64_t>() : std::optional<int64_t>(id); };
@@ -227,9 +285,37 @@ SaveReport RankWorker::Save(SaveSpec spec) {
   ThrowIfError(writer->Commit(), s.rank);
   if (spec.num_to_keep > 0) {
     std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
-    ThrowIfError(ApplyRetention(parent, {.num_to_keep = spec.num_to_keep}), s.rank);
+    ThrowIfError(ApplyRetention(parent, {.num_to_keep = spec.num_to_keep, .metric = spec.best_metric}), s.rank);
   }
   return {.bytes = layout.FileBytes(), .files = static_cast<int64_t>(layout.files.size()), .seconds = SecondsSince(begin)};
+}
+
+SaveReport RankWorker::SaveState(SaveStateSpec spec) {
+  State& s = *state_;
+  absl::Time begin = absl::Now();
+  s.AbortIfError(s.engine->Flush());
+  if (s.rank != 0) {
+    ThrowIfError(ServeWeights(*s.engine, *s.weights, s.spec.engine.dtype, kTurnTimeout), s.rank);
+    return {.seconds = SecondsSince(begin)};
+  }
+  spec.state.optimizer_steps = s.engine->steps();
+  spec.state.skipped = s.engine->skipped();
+  CheckpointWriterOptions options;
+  options.directory = spec.directory;
+  options.layout = ValueOrThrow(PlanCheckpoint(StateTensors(s.config), {.shard_bytes_max = spec.shard_bytes_max, .stem = kStateStem}), s.rank);
+  options.notes = {.step = spec.state.steps_done, .epoch = spec.state.epoch};
+  std::unique_ptr<CheckpointWriter> writer = ValueOrThrow(CheckpointWriter::Create(std::move(options)), s.rank);
+  ThrowIfError(writer->AddFile(kStateJsonName, spec.state.ToJson()), s.rank);
+  ThrowIfError(PullWeights(*s.engine, *s.weights, *writer,
+                           {.zero_stage = s.spec.engine.zero_stage, .engine_dtype = s.spec.engine.dtype,
+                            .deadline = absl::Seconds(s.spec.collective_timeout_seconds)}), s.rank);
+  ThrowIfError(writer->Commit(), s.rank);
+  if (!spec.keep_all) {
+    std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
+    ThrowIfError(ApplyRetention(parent, {.num_to_keep = 1}), s.rank);
+  }
+  return {.bytes = writer->Layout().FileBytes(), .files = static_cast<int64_t>(writer->Layout().files.size()),
+          .seconds = SecondsSince(begin)};
 }
 
 std::vector<std::vector<int32_t>> RankWorker::Generate(GenerateSpec spec) {

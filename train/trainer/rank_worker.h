@@ -1,12 +1,19 @@
 #pragma once
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "train/trainer/run_spec.h"
 
 namespace argosy::train {
+
+// What a rank throws when another one is gone or did not answer in time: the ranks that are left can go on without it. Its name is the
+// type of the TaskError that reaches the driver.
+struct PeerLost : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // The actor of one rank: holds its share of the model and does what the driver asks of all ranks at once. Methods throw; what they throw
 // reaches the driver with the rank's node in it.
@@ -20,8 +27,10 @@ class RankWorker {
   ~RankWorker();
 
   RankHello Hello();
-  // Rank 0: makes the folder for checkpoints on this node, and checks that one of `bytes` fits.
-  void PrepareOutput(std::string directory, int64_t bytes);
+  // Rank 0: makes the folder for checkpoints on this node, checks that `bytes` fit, and says what is in it.
+  OutputReport PrepareOutput(std::string directory, int64_t bytes);
+  // Rank 0: removes the checkpoints and training states of an earlier run; how many there were.
+  int64_t ClearOutput(std::string directory);
   // Opens the streams to the other ranks, then loads this rank's weights.
   RankReady Setup(RunSpec spec, std::vector<Endpoint> endpoints, ShippedSamples train, ShippedSamples eval);
   // Optimizer steps [first, first + count) of the epoch.
@@ -29,6 +38,8 @@ class RankWorker {
   EvalReport Evaluate();
   // Rank 0 writes, the others send it their shares.
   SaveReport Save(SaveSpec spec);
+  // The same for what the run needs to go on later.
+  SaveReport SaveState(SaveStateSpec spec);
   // Greedy continuations, one a prompt, by the model in a folder of this node.
   std::vector<std::vector<int32_t>> Generate(GenerateSpec spec);
   std::string Schedule();

@@ -9,6 +9,7 @@
 #include "argosy/array.h"
 #include "argosy/channel.h"
 #include "runtime/base/codec.h"
+#include "train/checkpoint/training_state.h"
 #include "train/config/dtype.h"
 #include "train/config/lr_schedule.h"
 #include "train/data/batches.h"
@@ -38,7 +39,7 @@ struct EngineSpec {
 
 struct BatchSpec {
   int32_t ctx_len = 512;
-  int64_t micro_batch_rows = 16;       // of one rank
+  int64_t rows_per_step = 16;          // of all ranks and micro-batches; fixed for the run, whatever the number of ranks
   int32_t micro_batches = 1;           // gradient accumulation
   int64_t eval_batch_rows = 16;
   int64_t eval_rows_max = 0;           // 0: all
@@ -50,6 +51,13 @@ struct BatchSpec {
   int32_t pad_id = 0;
 };
 
+// A training state to go on from.
+struct ResumeSpec {
+  std::string directory;               // on rank 0's node; empty: from the model's weights
+  int64_t optimizer_steps = 0;
+  int64_t skipped = 0;
+};
+
 struct RunSpec {
   std::string run_id;                  // names the run's channels
   ModelSource model;
@@ -57,6 +65,7 @@ struct RunSpec {
   BatchSpec batch;
   LrScheduleConfig schedule;           // total_steps set
   double collective_timeout_seconds = 60;
+  ResumeSpec resume;
 };
 
 // A SampleSet on its way through the object store: the bytes are written once and read in place.
@@ -76,6 +85,13 @@ struct RankHello {
   std::string node_id;     // hex
   uint32_t pid = 0;
   std::vector<uint32_t> gpu_ids;
+};
+
+// What rank 0 finds where the checkpoints are to go.
+struct OutputReport {
+  std::vector<std::string> checkpoints;   // names of finished ones, oldest first
+  std::string state_directory;            // of the newest training state; empty: none
+  TrainingState state;
 };
 
 struct RankReady {
@@ -114,7 +130,15 @@ struct SaveSpec {
   int64_t step = 0, epoch = 0;
   std::map<std::string, double> metrics;
   int64_t num_to_keep = 0;         // 0: all checkpoints beside it stay
+  std::string best_metric;         // the ones that are kept are the best by it; empty: the newest
   int64_t bos_id = -1, eos_id = -1, pad_id = -1;   // -1: as in the source
+};
+
+struct SaveStateSpec {
+  std::string directory;           // on rank 0's node
+  int64_t shard_bytes_max = 5'000'000'000;
+  TrainingState state;             // rank 0 adds the optimizer's counts
+  bool keep_all = false;           // false: the older states beside it go once it is there
 };
 
 struct SaveReport {

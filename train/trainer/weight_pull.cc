@@ -13,13 +13,15 @@ namespace {
 
 // A request as it travels: part of the receiver's extent number `extent`. `count` 0 ends the service.
 struct Request {
+  TensorPart part = TensorPart::kWeights;
   int64_t extent = 0;
   int64_t begin = 0;   // elements of the tensor
   int64_t count = 0;
 };
 
 struct WeightPart {
-  int owner = 0;
+  PartName name;
+  int owner = 0;   // -1: rank 0 has it whatever the ranks own
   int64_t extent = 0;
   const PlacedTensor* tensor = nullptr;
   int64_t begin = 0;
@@ -31,30 +33,32 @@ struct OwnedRange { int64_t begin, count; int owner; int64_t extent; };
 std::span<const std::byte> BytesOf(const Request& request) { return std::as_bytes(std::span(&request, 1)); }
 
 // Every element of every tensor, in the order of the files, cut where owners change and at `elements_max`.
-absl::StatusOr<std::vector<WeightPart>> WeightParts(const Engine& engine, int ranks, const CheckpointLayout& layout, bool all_here,
-                                          int64_t elements_max) {
+absl::StatusOr<std::vector<WeightPart>> WeightParts(const Engine& engine, int ranks, const CheckpointLayout& layout,
+                                                    const PullOptions& options) {
   std::map<std::string, std::vector<OwnedRange>, std::less<>> owners;
-  if (!all_here) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      std::vector<Extent> extents = engine.ExtentsOf(rank);
-      for (size_t i = 0; i < extents.size(); ++i) {
-        owners[extents[i].tensor].push_back({extents[i].begin, extents[i].count, rank, static_cast<int64_t>(i)});
-      }
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<Extent> extents = engine.ExtentsOf(rank);
+    for (size_t i = 0; i < extents.size(); ++i) {
+      owners[extents[i].tensor].push_back({extents[i].begin, extents[i].count, rank, static_cast<int64_t>(i)});
     }
-    for (auto& [tensor, ranges] : owners) {
-      std::sort(ranges.begin(), ranges.end(), [](const OwnedRange& a, const OwnedRange& b) { return a.begin < b.begin; });
-    }
+  }
+  for (auto& [tensor, ranges] : owners) {
+    std::sort(ranges.begin(), ranges.end(), [](const OwnedRange& a, const OwnedRange& b) { return a.begin < b.begin; });
   }
   std::vector<WeightPart> pieces;
   for (const PlannedFile& file : layout.files) {
     for (const PlacedTensor& tensor : file.tensors) {
-      std::vector<OwnedRange> whole{{0, tensor.spec.Elements(), 0, -1}};
-      auto it = owners.find(tensor.spec.name);
-      if (!all_here && it == owners.end()) return Internal("no rank owns tensor {}", tensor.spec.name);
+      PartName name = ParsePartName(tensor.spec.name);
+      const bool weights = name.part == TensorPart::kWeights;
+      const bool all_here = options.zero_stage < (weights ? 3 : 1) || ranks == 1;
+      const int64_t elements_max = std::max<int64_t>(1, options.piece_bytes / SizeOf(weights ? options.engine_dtype : DType::kF32));
+      std::vector<OwnedRange> whole{{0, tensor.spec.Elements(), -1, -1}};
+      auto it = owners.find(name.tensor);
+      if (it == owners.end()) return Internal("no rank owns tensor {}", tensor.spec.name);
       for (const OwnedRange& range : all_here ? whole : it->second) {
         for (int64_t begin = range.begin; begin < range.begin + range.count; begin += elements_max) {
           int64_t count = std::min(elements_max, range.begin + range.count - begin);
-          pieces.push_back({range.owner, range.extent, &tensor, begin, count});
+          pieces.push_back({name, range.owner, range.extent, &tensor, begin, count});
         }
       }
     }
@@ -85,13 +89,20 @@ void Convert(std::span<const std::byte> in, DType from, std::vector<std::byte>& 
   }
 }
 
+absl::Status ReadPart(const Engine& engine, TensorPart part, const Extent& extent, std::span<std::byte> out) {
+  if (part == TensorPart::kWeights) return engine.ReadWeights(extent, out);
+  // Vectors of bytes are aligned for any type.
+  return engine.ReadState(part, extent, {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)});
+}
+
 }  // namespace
 
 absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointWriter& writer, const PullOptions& options) {
-  const DType have = options.engine_dtype;
-  const bool all_here = options.zero_stage < 3 || transport.size() == 1;
-  ARGOSY_ASSIGN_OR_RETURN(std::vector<WeightPart> pieces, WeightParts(engine, transport.size(), writer.Layout(), all_here,
-                                                           std::max<int64_t>(1, options.piece_bytes / SizeOf(have))));
+  ARGOSY_ASSIGN_OR_RETURN(std::vector<WeightPart> pieces, WeightParts(engine, transport.size(), writer.Layout(), options));
+  auto type_of = [&](const WeightPart& piece) {
+    return piece.name.part == TensorPart::kWeights ? options.engine_dtype : DType::kF32;
+  };
+  auto here = [&](const WeightPart& piece) { return piece.owner < 0 || piece.owner == transport.rank(); };
   std::vector<std::byte> bytes, converted;
   int64_t asked_bytes = 0, written = 0;
   size_t asked = 0;
@@ -99,24 +110,26 @@ absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointW
     // Requests go out in the order in which the answers are read, so that each owner's stream has its answers in that order too.
     for (; asked < pieces.size(); ++asked) {
       const WeightPart& next = pieces[asked];
-      int64_t size = next.count * SizeOf(have);
+      int64_t size = next.count * SizeOf(type_of(next));
       if (asked > i && asked_bytes + size > options.window_bytes) break;
       asked_bytes += size;
-      if (all_here || next.owner == transport.rank()) continue;
-      Request request{next.extent, next.begin, next.count};
+      if (here(next)) continue;
+      Request request{next.name.part, next.extent, next.begin, next.count};
       ARGOSY_RETURN_IF_ERROR(transport.Send(next.owner, BytesOf(request), absl::Now() + options.deadline));
     }
     const WeightPart& piece = pieces[i];
+    const DType have = type_of(piece);
+    const DType want = piece.name.part == TensorPart::kWeights ? options.save_dtype : DType::kF32;
     bytes.resize(static_cast<size_t>(piece.count * SizeOf(have)));
     asked_bytes -= static_cast<int64_t>(bytes.size());
-    if (all_here || piece.owner == transport.rank()) {
-      ARGOSY_RETURN_IF_ERROR(engine.ReadWeights({piece.tensor->spec.name, piece.begin, piece.count}, bytes));
+    if (here(piece)) {
+      ARGOSY_RETURN_IF_ERROR(ReadPart(engine, piece.name.part, {piece.name.tensor, piece.begin, piece.count}, bytes));
     } else {
       absl::Status status = transport.Receive(piece.owner, bytes, absl::Now() + options.deadline);
-      if (!status.ok()) return Annotate(status, fmt::format("weights of {} from rank {}", piece.tensor->spec.name, piece.owner));
+      if (!status.ok()) return Annotate(status, fmt::format("{} from rank {}", piece.tensor->spec.name, piece.owner));
     }
-    Convert(bytes, have, converted, options.save_dtype);
-    ARGOSY_RETURN_IF_ERROR(writer.Write(piece.tensor->spec.name, piece.begin * SizeOf(options.save_dtype), converted));
+    Convert(bytes, have, converted, want);
+    ARGOSY_RETURN_IF_ERROR(writer.Write(piece.tensor->spec.name, piece.begin * SizeOf(want), converted));
     written += static_cast<int64_t>(converted.size());
     if (options.progress) options.progress(written, writer.Layout().tensor_bytes);
   }
@@ -133,16 +146,17 @@ absl::Status ServeWeights(const Engine& engine, Transport& transport, DType engi
     Request request;
     ARGOSY_RETURN_IF_ERROR(transport.Receive(0, std::as_writable_bytes(std::span(&request, 1)), absl::Now() + deadline));
     if (request.count == 0) return absl::OkStatus();
-    if (request.extent < 0 || request.extent >= static_cast<int64_t>(own.size())) {
-      return InvalidArgument("rank 0 asked for extent {} of {}", request.extent, own.size());
+    if (request.extent < 0 || request.extent >= static_cast<int64_t>(own.size()) || request.part < TensorPart::kWeights ||
+        request.part > TensorPart::kMoment2) {
+      return InvalidArgument("rank 0 asked for part {} of extent {} of {}", static_cast<int64_t>(request.part), request.extent, own.size());
     }
     const Extent& extent = own[static_cast<size_t>(request.extent)];
     if (request.begin < extent.begin || request.count < 0 || request.begin + request.count > extent.begin + extent.count) {
       return InvalidArgument("rank 0 asked for elements {} to {} of {}, of which this rank has {} to {}", request.begin,
                              request.begin + request.count, extent.tensor, extent.begin, extent.begin + extent.count);
     }
-    bytes.resize(static_cast<size_t>(request.count * SizeOf(engine_dtype)));
-    ARGOSY_RETURN_IF_ERROR(engine.ReadWeights({extent.tensor, request.begin, request.count}, bytes));
+    bytes.resize(static_cast<size_t>(request.count * SizeOf(request.part == TensorPart::kWeights ? engine_dtype : DType::kF32)));
+    ARGOSY_RETURN_IF_ERROR(ReadPart(engine, request.part, {extent.tensor, request.begin, request.count}, bytes));
     ARGOSY_RETURN_IF_ERROR(transport.Send(0, bytes, absl::Now() + deadline));
   }
 }

@@ -16,18 +16,18 @@
 namespace argosy::train {
 
 struct PullOptions {
-  int zero_stage = 3;                 // of the engine: below 3 this rank has all weights
+  int zero_stage = 3;                 // of the engine: below 3 this rank has all weights, in stage 0 all of the optimizer
   DType engine_dtype = DType::kF32;   // of the engine's weights
   int64_t piece_bytes = 4 << 20;      // of one request
   int64_t window_bytes = 256 << 20;   // asked for and not yet written
-  DType save_dtype = DType::kF32;     // of the files; pieces are converted from what the engine computes with
+  DType save_dtype = DType::kF32;     // of the files; weights are converted from what the engine computes with
   absl::Duration deadline = absl::Seconds(60);   // for any one piece to arrive
   // Bytes written so far and in all.
   std::function<void(int64_t done, int64_t all)> progress;
 };
 
-// On rank 0: asks for and appends every byte of the writer's layout. The other ranks call ServeWeights meanwhile. Where the engine holds all
-// weights (stages 0-2) nobody is asked.
+// On rank 0: asks for and appends every byte of the writer's layout, whose tensors are weights or, by their names (NameOfPart), parts of a
+// training state. The other ranks call ServeWeights meanwhile. What rank 0 holds itself is asked of nobody.
 absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointWriter& writer, const PullOptions& options);
 
 // On the other ranks: answers until rank 0 has what it needs.
