@@ -18,7 +18,7 @@
 namespace argosy::cli {
 namespace {
 
-constexpr std::array<std::string_view, 5> kFinetuneVerbs = {"finetune", "generate", "dataset", "model", "validate-config"};
+constexpr std::array<std::string_view, 6> kFinetuneVerbs = {"finetune", "generate", "dataset", "model", "plan", "validate-config"};
 
 // Runs another executable of this folder in this process's place; does not return when it works.
 int ExecBeside(const char* program, const char* verb, const char* how_to_build, char** argv) {
@@ -42,7 +42,8 @@ int Main(int argc, char** argv) {
   app.name("argosy");
   app.set_version_flag("--version", std::string("argosy ") + kVersion);
   app.require_subcommand(1);
-  app.footer("Fine-tuning: finetune generate dataset model validate-config (argosy VERB --help)\nMeasuring: bench");
+  app.footer("Fine-tuning: finetune generate dataset model plan validate-config (argosy VERB --help)
+Measuring: bench");
   RegisterStart(app);
   RegisterStop(app);
   RegisterStatus(app);

@@ -27,6 +27,7 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process);
 void AddGenerateCommand(CLI::App& app);
 void AddDatasetCommand(CLI::App& app);
 void AddModelCommand(CLI::App& app);
+void AddPlanCommand(CLI::App& app);
 void AddValidateCommand(CLI::App& app);
 
 }  // namespace argosy::train

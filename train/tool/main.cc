@@ -45,6 +45,7 @@ int Main(int argc, char** argv) {
   AddGenerateCommand(app);
   AddDatasetCommand(app);
   AddModelCommand(app);
+  AddPlanCommand(app);
   AddValidateCommand(app);
   std::vector<std::string> arguments = WithLongNames(argc, argv);
   std::reverse(arguments.begin(), arguments.end());   // CLI11 takes them from the back

@@ -19,6 +19,7 @@
 #include "runtime/base/status.h"
 #include "train/checkpoint/crc32c.h"
 #include "train/data/dataset.h"
+#include "train/plan/memory_plan.h"
 #include "train/tokenizer/tokenizer.h"
 #include "train/trainer/model_source.h"
 #include "train/trainer/progress.h"
@@ -145,6 +146,7 @@ class Run {
     base_vocab_size_ = config.vocab_size;
     parameters_ = config.ParameterCount();
     FillIdentity(config);
+    ARGOSY_RETURN_IF_ERROR(CheckMemory(config));
     weight_bytes_ = config.ParameterCount() * (save_dtype_ == DType::kF32 ? 4 : 2);
 
     Say("model:     {} ({} layers, {} parameters, vocabulary {}{})", options_.model_directory, config.num_hidden_layers,
@@ -200,6 +202,30 @@ class Run {
     if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
     if (options_.as_test) total_steps_ = 1;
     return absl::OkStatus();
+  }
+
+  // What fits no node is refused before anything is placed.
+  absl::Status CheckMemory(const ModelConfig& config) {
+    double most = 0;
+    int32_t hosts = 0;
+    for (const Node& node : Nodes()) {
+      bool takes_one = node.alive;
+      for (const auto& [name, amount] : options_.scaling.resources_per_worker) {
+        auto it = node.resources.find(name);
+        takes_one = takes_one && (amount <= 0 || (it != node.resources.end() && it->second >= amount));
+      }
+      auto memory = node.resources.find("memory");
+      if (!takes_one || memory == node.resources.end()) continue;
+      ++hosts;
+      most = std::max(most, memory->second);
+    }
+    if (hosts == 0) return absl::OkStatus();   // they may join later
+    ModelConfig grown = config;
+    grown.vocab_size = spec_.model.vocab_size;
+    PlanOptions plan{.ranks = options_.scaling.num_workers, .ranks_per_node = (options_.scaling.num_workers + hosts - 1) / hosts,
+                     .zero_stage = spec_.engine.zero_stage, .bf16 = spec_.engine.dtype == DType::kBF16, .recompute = options_.recompute,
+                     .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len, .packed = spec_.batch.pack};
+    return CheckFits(grown, plan, static_cast<int64_t>(most));
   }
 
   void FillIdentity(const ModelConfig& config) {

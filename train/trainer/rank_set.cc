@@ -57,6 +57,19 @@ RankSet::~RankSet() {
   }
 }
 
+absl::Status RankSet::Failures::Reason(const std::vector<size_t>& silent) const {
+  if (!own.empty()) return own.front();
+  if (silent.empty()) return lost.front();
+  // A rank that hangs says nothing; who waited for it says in what.
+  for (size_t rank : silent) {
+    for (const absl::Status& status : lost) {
+      if (Message(status).find(fmt::format("rank {} in ", rank)) == std::string::npos) continue;
+      return MakeStatus(kLost, "rank {} does not answer: {}", rank, Message(status));
+    }
+  }
+  return MakeStatus(kLost, "rank {} does not answer: {}", fmt::join(silent, ", "), Message(lost.front()));
+}
+
 void RankSet::Note(Failures& failures, const std::function<void()>& get) {
   try {
     get();

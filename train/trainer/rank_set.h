@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -61,7 +62,8 @@ class RankSet {
     std::vector<absl::Status> own;    // their own fault
     std::vector<absl::Status> lost;   // died, or lost another
     bool Any() const { return !own.empty() || !lost.empty(); }
-    absl::Status First() const { return own.empty() ? lost.front() : own.front(); }
+    // The one to report, when `silent` ranks have not ended.
+    absl::Status Reason(const std::vector<size_t>& silent) const;
   };
   static void Note(Failures& failures, const std::function<void()>& get);
 
@@ -78,11 +80,17 @@ class RankSet {
       WaitResult<T> result = end == absl::InfiniteFuture() ? Wait(pending) : Wait(pending, 1, std::max(absl::ZeroDuration(), end - absl::Now()));
       if (result.ready.empty()) break;
       for (const ObjectRef<T>& ref : result.ready) Note(failures, [&] { Get(ref); });
+      pending = std::move(result.pending);
       if (!failures.own.empty()) break;
       if (failures.Any() && end == absl::InfiniteFuture()) end = absl::Now() + kSettle;
-      pending = std::move(result.pending);
     }
-    if (failures.Any()) return failures.First();
+    if (failures.Any()) {
+      std::vector<size_t> silent;
+      for (size_t i = 0; i < refs.size(); ++i) {
+        if (std::find(pending.begin(), pending.end(), refs[i]) != pending.end()) silent.push_back(i);
+      }
+      return failures.Reason(silent);
+    }
     return Get(refs);
   }
 

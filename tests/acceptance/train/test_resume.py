@@ -13,6 +13,17 @@ FLAGS = ["--ctx-len", 48, "--lr", 1e-3, "--batch-size-per-device", 2, "--grad-ac
          "--sample-prompts", 0, "--eval-rows", 20, "--weight-decay", 0.01]
 
 
+def put(flags, *pairs):
+    """The flags with other values for some."""
+    flags = list(flags)
+    for name, value in zip(pairs[::2], pairs[1::2]):
+        if name in flags:
+            flags[flags.index(name) + 1] = value
+        else:
+            flags += [name, value]
+    return flags
+
+
 def weights(run_or_dir, epoch=2):
     return (run_or_dir / f"epoch-{epoch}" / "model.safetensors").read_bytes()
 
@@ -76,26 +87,30 @@ def test_a_state_goes_on_with_other_numbers_of_ranks_and_stages(cluster, tmp_pat
         assert difference <= 2e-3
 
 
-def test_a_run_ended_by_sigterm_goes_on_where_it_stopped(cluster, tmp_path, whole):
-    folder, data, run = whole
-    flags = [*data, *FLAGS, "--mx", "bf16", "--zero-stage", 3]
+def test_a_run_ended_by_sigterm_goes_on_where_it_stopped(cluster, tmp_path, sums):
+    """A run that would last for many minutes; at a constant rate the number of its steps does not matter to the first ones."""
+    flags = put([*cut_rows(sums, tmp_path), *FLAGS], "--mx", "no", "--zero-stage", 3, "--lr-scheduler", "constant", "--num-epochs", 10_000)
     with cluster.start_finetune(tmp_path, *flags, "--metrics-path", tmp_path / "metrics.jsonl", ranks=3) as first:
-        first.read_until("[epoch 1/2 step ")
+        first.read_until("[epoch 2/10000 step ")
         first.send_signal(signal.SIGTERM)
         out, error = first.communicate()
     assert first.returncode != 0 and "SIGTERM ended the run after step " in error and "--resume goes on" in error, out + error
-    done = len(steps(tmp_path))
-    assert 0 < done < len(run.losses)
+    losses = [row["loss"] for row in steps(tmp_path)]
+    done = len(losses)
     assert [path.name for path in (tmp_path / "out" / "training_state").iterdir()] == [f"step-{done:07}"]
-    second = cluster.finetune(tmp_path, *flags, "--resume", ranks=3)
+
+    (tmp_path / "whole").mkdir()
+    run = cluster.finetune(tmp_path / "whole", *flags, "--max-steps", done + 5, ranks=3)
+    assert run.losses[:done] == losses
+    second = cluster.finetune(tmp_path, *flags, "--max-steps", done + 5, "--resume", ranks=3)
     assert second.losses == run.losses, "the metrics file has each step once"
-    assert weights(tmp_path / "out") == weights(folder / "out")
+    assert (second.checkpoint / "model.safetensors").read_bytes() == (run.checkpoint / "model.safetensors").read_bytes()
 
 
 def test_a_run_whose_driver_is_killed_goes_on_from_its_last_state(cluster, tmp_path, whole):
     folder, data, run = whole
-    flags = [*data, *FLAGS, "--mx", "bf16", "--zero-stage", 3, "--save-every", 2, "--metrics-path", tmp_path / "metrics.jsonl"]
-    with cluster.start_finetune(tmp_path, *flags, ranks=3) as first:
+    flags = [*data, *FLAGS, "--mx", "bf16", "--zero-stage", 3, "--save-every", 2]
+    with cluster.start_finetune(tmp_path, *flags, "--metrics-path", tmp_path / "metrics.jsonl", ranks=3) as first:
         first.read_until("state: ")
         first.kill()
         first.wait()
@@ -125,14 +140,14 @@ def test_an_earlier_run_in_the_output_folder_is_never_mixed_in(cluster, tmp_path
     assert "another run's" in message and "seed is 7 and was 42" in message
     other = tmp_path / "other.jsonl"
     other.write_text("".join(open(sums.train).readlines()[:40]))
-    message = refuse(cluster, tmp_path, *flags, "--train-path", other, "--resume")
+    message = refuse(cluster, tmp_path, *put(flags, "--train-path", other), "--resume")
     assert "training data is 40 rows" in message
     # Damaged: one byte.
     state = tmp_path / "out" / "training_state" / "step-0000002" / "training_state.safetensors"
-    data = bytearray(state.read_bytes())
-    data[len(data) // 2] ^= 1
-    state.write_bytes(data)
-    message = refuse(cluster, tmp_path, *flags, "--max-steps", 4, "--resume")
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(content)
+    message = refuse(cluster, tmp_path, *put(flags, "--max-steps", 4), "--resume")
     assert "damaged" in message and str(state) in message
     # Weights alone are no state.
     shutil.rmtree(tmp_path / "out" / "training_state")
@@ -151,7 +166,7 @@ def test_a_full_disk_while_saving_leaves_the_last_state_and_says_so(cluster, tmp
         pytest.skip("needs root, to mount a small file system")
     try:
         flags = [*cut_rows(sums, tmp_path), "--ctx-len", 48, "--batch-size-per-device", 8, "--mx", "no", "--no-eval-first", "--sample-prompts", 0,
-                 "--num-epochs", 4, "--save-every", 2]
+                 "--lr-scheduler", "constant", "--num-epochs", 10_000, "--save-every", 2]
         with cluster.start_finetune(tmp_path, *flags) as run:
             run.read_until("state: ")
             (small / "filler").write_bytes(b"x" * (4 << 20))
@@ -161,6 +176,8 @@ def test_a_full_disk_while_saving_leaves_the_last_state_and_says_so(cluster, tmp
         states = list((small / "training_state").iterdir())
         assert len(states) == 1 and not states[0].name.startswith(".")
         (small / "filler").unlink()
-        cluster.finetune(tmp_path, *flags, "--resume")
+        step = json.loads((states[0] / "training_state.json").read_text())["steps_done"]
+        resumed = cluster.finetune(tmp_path, *flags, "--max-steps", step + 1, "--resume")
+        assert len(resumed.losses) == 1
     finally:
         os.system(f"umount {small}")

@@ -47,6 +47,7 @@ class RunningRun(subprocess.Popen):
     """A run whose output is read while it goes on."""
 
     def read_until(self, text: str, seconds=60):
+        """Until `text` has come since the last call; what has come since then is `said`."""
         self.said = b""
         deadline = time.monotonic() + seconds
         while text.encode() not in self.said:
@@ -78,7 +79,7 @@ class TrainingCluster(Cluster):
         """A node for a while, its daemon started through the command `prefix`."""
         node = self._start_node(name, *arguments, prefix=prefix)
         try:
-            yield
+            yield node[0]
         finally:
             self._end_nodes([node])
 

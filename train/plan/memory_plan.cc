@@ -1,0 +1,178 @@
+#include "train/plan/memory_plan.h"
+
+#include <algorithm>
+
+#include "runtime/base/status.h"
+#include "train/model/layout.h"
+
+namespace argosy::train {
+namespace {
+
+// Of weight_pull.h and checkpoint_writer.h: what rank 0 holds while it writes.
+constexpr int64_t kSaveWindow = 256 << 20;
+constexpr int64_t kDirtyPages = 64 << 20;
+// Of network.cc: logits of one chunk of tokens.
+constexpr int64_t kLogitsMax = 1 << 24;
+// Gradients of units on their way to their owners, beside the one that is being computed.
+constexpr int64_t kReducesInFlight = 3;
+
+// The largest share of `elements`, cut at multiples of the grain.
+int64_t ShareOf(int64_t elements, int32_t ranks) {
+  int64_t grains = (elements + kRangeGrain - 1) / kRangeGrain;
+  return std::min(elements, (grains + ranks - 1) / ranks * kRangeGrain);
+}
+
+// What one layer's forward leaves for its backward (network.cc, ComputeLayer): both norms with their fp32 intermediates, queries, and
+// keys and values as many as queries, attention's output twice, the residual, and four of the gate's width.
+int64_t LayerTape(const ModelConfig& config, int64_t tokens, int64_t size) {
+  return tokens * (16 * config.hidden_size + 2 * config.hidden_size * size + 5 * config.QuerySize() * size +
+                   4 * config.intermediate_size * size);
+}
+
+// What a layer's backward has beside its tape: gradients of the gate's width and of the layer's own weights.
+int64_t LayerBackward(const ModelConfig& config, int64_t tokens, int64_t size, int64_t layer_elements, bool own_buffer) {
+  int64_t weights = own_buffer ? layer_elements * size : config.hidden_size * config.intermediate_size * size;
+  return tokens * 3 * config.intermediate_size * size + weights;
+}
+
+int64_t HeadTransient(const ModelConfig& config, int64_t tokens, int64_t size) {
+  int64_t chunk = std::min(std::max<int64_t>(tokens, 64), std::max<int64_t>(64, kLogitsMax / config.vocab_size));
+  int64_t logits = chunk * config.vocab_size * (4 + 4 + size);
+  int64_t rows = 2 * tokens * config.hidden_size * size + 6 * chunk * config.hidden_size * 4;
+  // bf16: the matrix' gradient is summed in fp32 over several chunks.
+  int64_t matrix = size == 2 && tokens > chunk ? config.vocab_size * config.hidden_size * 4 : 0;
+  return logits + rows + matrix;
+}
+
+}  // namespace
+
+NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
+  const ModelLayout layout = MakeLayout(config);
+  const int64_t size = options.bf16 ? 2 : 4;
+  const int stage = options.zero_stage;
+  const bool alone = options.ranks == 1;
+  RankPlan rank;
+  int64_t layer_elements = 0;
+  std::vector<int64_t> elements;
+  for (const UnitLayout& unit : layout.units) {
+    elements.push_back(unit.elements);
+    const int64_t share = ShareOf(unit.elements, options.ranks);
+    const int64_t owned = stage == 0 ? unit.elements : share;
+    rank.weights += (stage == 3 ? share : unit.elements) * size;
+    rank.optimizer += owned * (8 + (options.bf16 ? 2 : 0));
+    rank.gradients += owned * 4;
+    if (stage <= 1 && !(alone && !options.bf16)) rank.gradients += unit.elements * 4;
+  }
+  for (size_t unit = 1; unit + 1 < elements.size(); ++unit) layer_elements = std::max(layer_elements, elements[unit]);
+  const int64_t head = elements.back(), embedding = elements.front();
+  const int64_t tied = layout.tied ? embedding : 0;
+
+  // Weights that are gathered at once: while the head works, the last layer and a tied embedding are there too; else a layer and the next.
+  const int64_t gathered_head = stage == 3 ? (layer_elements + head + tied) * size : 0;
+  const int64_t gathered_layer = stage == 3 ? 2 * layer_elements * size : 0;
+  // Stages 2 and 3 hold gradients of units until their owners have them; a tied embedding's, in fp32, from the head to the end.
+  const bool working = stage >= 2 && !(alone && !options.bf16);
+  const int64_t working_tied = working ? tied * 4 : 0;
+  const int64_t working_head = working ? head * size + working_tied : 0;
+  const int64_t working_layer =
+      working ? (1 + std::min<int64_t>(kReducesInFlight, config.num_hidden_layers)) * layer_elements * size + working_tied : 0;
+  const int64_t working_embedding = working ? embedding * (layout.tied ? 4 : size) + kReducesInFlight * layer_elements * size : 0;
+
+  const int64_t tokens = options.rows * options.ctx_len;
+  const int64_t hidden = (config.num_hidden_layers + 1) * tokens * config.hidden_size * size;
+  const int64_t mask = options.packed ? options.rows * options.ctx_len * options.ctx_len * (size + 1) : 0;
+  const bool keep = !options.recompute && stage < 3;
+  const int64_t tape = LayerTape(config, tokens, size);
+  const int64_t kept = keep ? tape * config.num_hidden_layers : 0;
+  const int64_t backward =
+      LayerBackward(config, tokens, size, layer_elements, options.bf16 && stage <= 1) + (keep ? 0 : tape);
+
+  // The peak is at the head's loss, in a layer's backward, or in the embedding's.
+  struct Phase { int64_t gathered, activations; };
+  const Phase phases[] = {
+      {gathered_head + working_head, hidden + mask + kept + HeadTransient(config, tokens, size)},
+      {gathered_layer + working_layer, hidden + mask + kept + backward},
+      {working_embedding, tokens * config.hidden_size * (size + 4)},
+  };
+  const Phase& peak = *std::max_element(std::begin(phases), std::end(phases), [](const Phase& a, const Phase& b) {
+    return a.gathered + a.activations < b.gathered + b.activations;
+  });
+  rank.gathered = peak.gathered;
+  rank.activations = peak.activations;
+  return {.rank = rank, .ranks = std::min(options.ranks, options.ranks_per_node), .aggregation = kSaveWindow + kDirtyPages};
+}
+
+DiskPlan PlanDisk(const ModelConfig& config, const PlanOptions& options) {
+  const int64_t parameters = config.ParameterCount();
+  return {.checkpoint = parameters * SizeOf(options.save_dtype), .state = options.save_state ? 12 * parameters : 0};
+}
+
+ReferenceRules PlanByReference(const ModelConfig& config, const PlanOptions& options) {
+  const int64_t parameters = config.ParameterCount();
+  return {.offload = 18 * parameters / options.ranks * std::min(options.ranks, options.ranks_per_node), .aggregation = 4 * parameters};
+}
+
+absl::StatusOr<ModelConfig> NamedModel(std::string_view name) {
+  ModelPreset preset{.vocab_size = 32000, .max_position_embeddings = 4096, .dtype = DType::kBF16};
+  if (name == "7b") {
+    preset.hidden_size = 4096, preset.intermediate_size = 11008, preset.num_hidden_layers = 32, preset.num_attention_heads = 32,
+    preset.num_key_value_heads = 32;
+  } else if (name == "13b") {
+    preset.hidden_size = 5120, preset.intermediate_size = 13824, preset.num_hidden_layers = 40, preset.num_attention_heads = 40,
+    preset.num_key_value_heads = 40;
+  } else if (name == "70b") {
+    preset.hidden_size = 8192, preset.intermediate_size = 28672, preset.num_hidden_layers = 80, preset.num_attention_heads = 64,
+    preset.num_key_value_heads = 8;
+  } else {
+    return NotFound("{} is no size known by name: 7b, 13b and 70b (Llama 2) are", name);
+  }
+  return ModelConfig::Make(preset);
+}
+
+Advice Advise(const ModelConfig& config, const PlanOptions& options, int64_t node_bytes) {
+  Advice advice{.options = options};
+  auto fits = [&] { return PlanMemory(config, advice.options).Total() <= node_bytes; };
+  if ((advice.fits = fits())) return advice;
+  if (!advice.options.recompute) {
+    advice.options.recompute = true;
+    advice.changes.push_back("without --no-grad-ckpt");
+    if ((advice.fits = fits())) return advice;
+  }
+  if (options.ranks > 1) {
+    for (int stage = options.zero_stage + 1; stage <= 3; ++stage) {
+      advice.options.zero_stage = stage;
+      if ((advice.fits = fits())) {
+        advice.changes.push_back(fmt::format("--zero-stage {}", stage));
+        return advice;
+      }
+    }
+    if (options.zero_stage < 3) advice.changes.push_back("--zero-stage 3");
+  }
+  while (advice.options.rows > 1) {
+    advice.options.rows /= 2;
+    if ((advice.fits = fits())) break;
+  }
+  if (advice.options.rows != options.rows) {
+    advice.changes.push_back(fmt::format("--batch-size-per-device {} --grad-accum {} times as large", advice.options.rows,
+                                         (options.rows + advice.options.rows - 1) / advice.options.rows));
+  }
+  return advice;
+}
+
+absl::Status CheckFits(const ModelConfig& config, const PlanOptions& options, int64_t node_bytes) {
+  const NodePlan plan = PlanMemory(config, options);
+  if (plan.Total() <= node_bytes) return absl::OkStatus();
+  const Advice advice = Advise(config, options, node_bytes);
+  const double gb = 1e9;
+  std::string way = advice.fits ? fmt::format("it would fit with {}", fmt::join(advice.changes, " and "))
+                                : std::string("no stage, recomputing or smaller batch makes it fit: use more or larger nodes");
+  return absl::ResourceExhaustedError(ToAbsl(fmt::format(
+      "the run needs {:.2f} GB on rank 0's node ({} rank{} x {:.2f} GB: weights {:.2f}, optimizer {:.2f}, gradients {:.2f}, gathered {:.2f}, "
+      "activations {:.2f}; and {:.2f} GB for saving), and a node has {:.2f} GB; {}",
+      static_cast<double>(plan.Total()) / gb, plan.ranks, plan.ranks == 1 ? "" : "s", static_cast<double>(plan.rank.Total()) / gb,
+      static_cast<double>(plan.rank.weights) / gb, static_cast<double>(plan.rank.optimizer) / gb, static_cast<double>(plan.rank.gradients) / gb,
+      static_cast<double>(plan.rank.gathered) / gb, static_cast<double>(plan.rank.activations) / gb, static_cast<double>(plan.aggregation) / gb,
+      static_cast<double>(node_bytes) / gb, way)));
+}
+
+}  // namespace argosy::train
