@@ -42,8 +42,7 @@ int Main(int argc, char** argv) {
   app.name("argosy");
   app.set_version_flag("--version", std::string("argosy ") + kVersion);
   app.require_subcommand(1);
-  app.footer("Fine-tuning: finetune generate dataset model plan validate-config (argosy VERB --help)
-Measuring: bench");
+  app.footer("Fine-tuning: finetune generate dataset model plan validate-config (argosy VERB --help)\nMeasuring: bench");
   RegisterStart(app);
   RegisterStop(app);
   RegisterStatus(app);
