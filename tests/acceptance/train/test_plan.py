@@ -18,8 +18,7 @@ def test_plan_names_the_memory_of_each_stage_and_the_cheapest_that_fits(sums):
     totals = [float(row[8]) for row in table]
     assert totals[-1] == min(totals) and [row[-1] for row in table] == ["no"] * 6 + ["fits"]
     assert "cheapest:  --zero-stage 3 fits" in told and "18 M/N K" in told
-    # A folder's model, and underscores.
-    assert "165056 parameters" not in told and "layers" in verb("plan", "--model_name", sums.model).stdout
+    assert "2 layers of width 64" in verb("plan", "--model", sums.model).stdout
 
 
 def test_a_run_that_fits_no_node_is_refused_with_what_would(cluster, tmp_path, sums):
