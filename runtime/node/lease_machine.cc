@@ -108,6 +108,7 @@ void LeaseMachine::ForwardOrWait(const LeaseAsked& request, Context& context) {
   if (head_connected_) {
     forwarded_.emplace(request.request_id, request);
     context.effects.push_back(ForwardRequest{request});
+    if (BelongsHere(request.parsed)) AskForIdle(request, context);
     return;
   }
   waiting_.push_back(request);
@@ -200,6 +201,15 @@ void LeaseMachine::Recall(Lease& lease, Context& context) {
   context.effects.push_back(TellRecalled{lease.worker, lease.id});
 }
 
+void LeaseMachine::AskForIdle(const LeaseAsked& request, Context& context) {
+  for (auto& [id, lease] : leases_) {
+    if (!lease.held || lease.wanted || lease.recalled || lease.holder == request.holder) continue;
+    if (lease.source != Source::kLocal && lease.source != Source::kHead) continue;
+    lease.wanted = true;
+    context.effects.push_back(TellRecalled{lease.holder, lease.id, true});
+  }
+}
+
 void LeaseMachine::On(const LeaseCancelled& event, Context& context) {
   auto waits = std::find_if(waiting_.begin(), waiting_.end(), [&](const LeaseAsked& waiting) { return waiting.request_id == event.request_id; });
   if (waits != waiting_.end()) {
@@ -234,6 +244,11 @@ void LeaseMachine::On(const ForwardAnswered& event, Context& context) {
     // Its holder may be recalled by name.
     if (auto at = leases_.find(event.grant->lease); at != leases_.end()) at->second.holder = asked.holder;
     context.effects.push_back(AnswerRequest{event.request_id, event.grant});
+    for (const auto& [id, other] : forwarded_) {
+      if (other.holder == asked.holder || !BelongsHere(other.parsed)) continue;
+      AskForIdle(other, context);
+      break;
+    }
     return;
   }
   // The head is away: what fits is granted here, the rest asks again when it is back.

@@ -72,7 +72,7 @@ struct WithdrawForwarded { std::string request_id; };
 struct AnswerHead { LeaseResult result; };
 // Gives back a lease that the head placed for a holder of this node.
 struct ReturnForwarded { LeaseId lease; NodeId node; bool worker_failed = false; };
-struct TellRecalled { WorkerId to; LeaseId lease; };
+struct TellRecalled { WorkerId to; LeaseId lease; bool when_idle = false; };
 struct ConstructActor { WorkerId worker; wire::ActorSpec spec; uint64_t incarnation = 0; std::vector<uint32_t> gpu_ids; };
 struct ReportStarted { ActorStarted started; };
 struct ReportEnded { ActorEnded ended; };
@@ -133,6 +133,7 @@ class LeaseMachine {
     WorkerId worker;
     bool held = false;                 // the worker is there and the lease was answered
     bool recalled = false;
+    bool wanted = false;               // its holder knows that others wait
     std::string local_request;         // kLocal
     uint64_t head_request = 0;         // kHead
     ActorId actor;                     // kActor
@@ -187,6 +188,8 @@ class LeaseMachine {
   // Gives the resources back and takes the lease out; what becomes of the worker is the caller's.
   Lease Take(LeaseId id);
   void Recall(Lease& lease, Context& context);
+  // A request waits that a lease of this node could serve: whoever holds one idle has it back at once.
+  void AskForIdle(const LeaseAsked& request, Context& context);
   void Kill(WorkerId worker, const std::string& reason, Context& context);
   // Grants waiting requests that now fit.
   void Pump(Context& context);

@@ -155,7 +155,7 @@ void LeaseService::Run(const AnswerHead& effect) { parts_.head.Send(effect.resul
 void LeaseService::Run(const ReturnForwarded& effect) { parts_.cluster.ReturnLease(effect.lease, effect.node, effect.worker_failed); }
 
 void LeaseService::Run(const TellRecalled& effect) {
-  if (auto client = parts_.clients.Find(effect.to)) client->connection->Notify(wire::LeaseRecalled{effect.lease});
+  if (auto client = parts_.clients.Find(effect.to)) client->connection->Notify(wire::LeaseRecalled{effect.lease, effect.when_idle});
 }
 
 void LeaseService::Run(const ConstructActor& effect) {

@@ -319,7 +319,11 @@ struct BecomeActor {
 };
 struct ExitWorker { static constexpr Method kMethod = Method::kExitWorker; std::string reason; };   // finish nothing more, leave
 // To a lease's holder: push nothing more, return it after the running task.
-struct LeaseRecalled { static constexpr Method kMethod = Method::kLeaseRecalled; LeaseId lease; };
+struct LeaseRecalled {
+  static constexpr Method kMethod = Method::kLeaseRecalled;
+  LeaseId lease;
+  bool when_idle = false;        // others could use it: back as soon as it has no work. Else nothing more is pushed to it
+};
 // To a driver: what its workers print. Answered when it is taken, so that the node knows how much is on its way.
 struct Printed { static constexpr Method kMethod = Method::kPrinted; using Reply = Empty; JobPrints prints; };
 

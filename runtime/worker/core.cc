@@ -210,7 +210,8 @@ void Core::OnNodeNotice(wire::Method method, const std::string& body) {
     absl::StatusOr<wire::LeaseRecalled> message = Decode<wire::LeaseRecalled>(body);
     if (!message.ok()) return;
     SubmitMachine::Effects effects;
-    submit_.Recalled(message->lease, absl::Now(), effects);
+    if (message->when_idle) submit_.Wanted(message->lease, absl::Now(), effects);
+    else submit_.Recalled(message->lease, absl::Now(), effects);
     Apply(std::move(effects));
   }
 }

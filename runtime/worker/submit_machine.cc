@@ -135,6 +135,11 @@ void SubmitMachine::Finished(LeaseId id, TaskId task, absl::Time now, Effects& e
     effects.returns.push_back({id, false});
   }
   Fill(shape, now, effects);
+  // Looked at after what waits here was spread over the leases.
+  if (auto at = leases_.find(id); at != leases_.end() && at->second.wanted && at->second.pushed.empty()) {
+    DropLease(id);
+    effects.returns.push_back({id, false});
+  }
 }
 
 void SubmitMachine::HandedBack(LeaseId id, TaskId task, absl::Time now, Effects& effects) {
@@ -197,6 +202,17 @@ void SubmitMachine::Recalled(LeaseId id, absl::Time now, Effects& effects) {
   it->second.recalled = true;
   if (!it->second.pushed.empty()) return;
   ShapeId shape = it->second.shape;
+  DropLease(id);
+  effects.returns.push_back({id, false});
+  Fill(shape, now, effects);
+}
+
+void SubmitMachine::Wanted(LeaseId id, absl::Time now, Effects& effects) {
+  auto it = leases_.find(id);
+  if (it == leases_.end()) return;
+  it->second.wanted = true;
+  ShapeId shape = it->second.shape;
+  if (!it->second.pushed.empty()) return;
   DropLease(id);
   effects.returns.push_back({id, false});
   Fill(shape, now, effects);

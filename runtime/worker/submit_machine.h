@@ -59,6 +59,8 @@ class SubmitMachine {
   // The worker is dead. Its running task (the oldest pushed) used up one try; the others only move.
   void WorkerLost(LeaseId lease, const wire::ErrorInfo& why, absl::Time now, Effects& effects);
   void Recalled(LeaseId lease, absl::Time now, Effects& effects);
+  // Others wait for what it uses: it is returned as soon as it has no work.
+  void Wanted(LeaseId lease, absl::Time now, Effects& effects);
   // True when it was not pushed and is dropped. Otherwise it will not be tried again.
   bool Cancel(TaskId task, absl::Time now, Effects& effects);
   // Returns leases that were idle too long, makes failed requests again.
@@ -89,6 +91,7 @@ class SubmitMachine {
     absl::Time idle_since;
     absl::Duration average = absl::InfiniteDuration();   // of its tasks; infinite: not known yet
     bool recalled = false;
+    bool wanted = false;
     bool shy = false;                  // gave tasks back: one at a time until the next answer
   };
   struct ShapeState {

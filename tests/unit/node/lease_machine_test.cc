@@ -258,6 +258,37 @@ TEST_CASE("LeaseMachine: a grant of the head for a request that was cancelled go
   REQUIRE(m.One<ReturnForwarded>().node == NodeId::FromNumber(2));
 }
 
+TEST_CASE("LeaseMachine: while a request waits, other holders are asked once for what lies idle") {
+  const WorkerId other = WorkerId::FromNumber(2000);
+  Machine m({{"CPU", 1}});
+  m.Step(HeadSet{true});
+  wire::LeaseGrant held = m.Granted(m.Ask("a"));
+  m.Step(m.Ask("mine"));
+  REQUIRE(m.Of<TellRecalled>().empty());   // its own holder knows best
+  m.Step(m.Ask("theirs", {{"CPU", 1}}, other));
+  TellRecalled told = m.One<TellRecalled>();
+  REQUIRE(told.to == kDriver);
+  REQUIRE(told.lease == held.lease);
+  REQUIRE(told.when_idle);
+  m.Step(m.Ask("more", {{"CPU", 1}}, other));
+  REQUIRE(m.Of<TellRecalled>().empty());
+  // What this node can never serve asks nobody here.
+  Machine far({{"CPU", 1}});
+  far.Step(HeadSet{true});
+  far.Granted(far.Ask("a"));
+  far.Step(far.Ask("gpu", {{"GPU", 1}}, other));
+  REQUIRE(far.Of<TellRecalled>().empty());
+  // A grant of the head is asked for too, as long as others wait.
+  m.Step(LeaseReturned{held.lease});
+  GrantLease grant{.request_id = 1, .lease = LeaseId::FromNumber(77), .job = kJob, .holder = other};
+  grant.code.id = "code";
+  grant.demand.resources = {{"CPU", 1}};
+  m.Step(HeadGrants{grant, *ParseDemand(grant.demand), WorkerId::FromNumber(77)});
+  wire::LeaseGrant placed = {LeaseId::FromNumber(77), {held.worker.worker, kNode, "/socket", ""}, {}};
+  m.Step(ForwardAnswered{"theirs", placed});
+  REQUIRE(m.One<TellRecalled>().to == other);
+}
+
 TEST_CASE("LeaseMachine: a request whose answer was lost is withdrawn once nobody wants the head's grant") {
   absl::Status lost = absl::UnavailableError("connection reset");
   SECTION("it was called off, and then the call broke") {

@@ -66,6 +66,32 @@ TEST_CASE("SubmitMachine: short tasks are pushed in a pipeline, long ones one by
   CHECK(f.Take().pushes.size() == 16);
 }
 
+TEST_CASE("SubmitMachine: a lease that others wait for goes back as soon as it has no work, and no sooner") {
+  Fixture f;
+  f.Submit(1);
+  f.Submit(2);
+  auto effects = f.Take();
+  f.machine.Granted(effects.requests[0].request, L(1), f.now, f.effects);
+  f.Take();
+  f.machine.Wanted(L(1), f.now, f.effects);
+  CHECK(f.Take().returns.empty());
+  f.machine.Finished(L(1), T(1), f.now, f.effects);
+  auto next = f.Take();
+  REQUIRE(next.pushes.size() == 1);   // its own work goes on
+  CHECK(next.returns.empty());
+  f.machine.Finished(L(1), T(2), f.now, f.effects);
+  REQUIRE(f.Take().returns.size() == 1);
+  CHECK(f.machine.leases() == 0);
+  SECTION("at once when it is idle") {
+    f.Submit(3);
+    f.machine.Granted(f.Take().requests.at(0).request, L(2), f.now, f.effects);
+    f.machine.Finished(L(2), T(3), f.now, f.effects);
+    CHECK(f.Take().returns.empty());
+    f.machine.Wanted(L(2), f.now, f.effects);
+    CHECK(f.Take().returns.size() == 1);
+  }
+}
+
 TEST_CASE("SubmitMachine: a death uses up a try of the running task only, and fails it when none is left") {
   Fixture f;
   f.Submit(1, 0);
