@@ -157,7 +157,7 @@ void Tasks(Bench& bench) {
   bench.Rate("single client wait 1k refs", 1, [] {
     std::vector<ObjectRef<int>> pending;
     for (int i = 0; i < kBatch; ++i) pending.push_back(Task<SmallValue>().Submit());
-    while (!pending.empty()) pending = argosy::Wait(pending).pending;
+    while (!pending.empty()) pending = argosy::Wait(std::move(pending)).pending;
   });
   if (bench.Wants("one wait of 1k ready refs (microseconds)")) {
     std::vector<ObjectRef<int>> ready;

@@ -146,9 +146,9 @@ ValueView FetchValue(const CellPtr& cell, Timeout timeout) {
   return {fetched.value.body, std::move(fetched.value.buffers), std::move(fetched.value.owner)};
 }
 
-std::vector<bool> WaitForCells(const std::vector<CellPtr>& cells, size_t count, Timeout timeout) {
-  for (const CellPtr& cell : cells) {
-    if (!cell) throw RuntimeError("an ObjectRef given to Wait refers to nothing");
+std::vector<bool> WaitForCells(const std::vector<const CellPtr*>& cells, size_t count, Timeout timeout) {
+  for (const CellPtr* cell : cells) {
+    if (!*cell) throw RuntimeError("an ObjectRef given to Wait refers to nothing");
   }
   if (count > cells.size()) throw RuntimeError(fmt::format("Wait for {} of {} refs", count, cells.size()));
   return OrThrow(CurrentCore()->Wait(cells, count, DeadlineOf(timeout)));

@@ -113,8 +113,8 @@ class Core : public std::enable_shared_from_this<Core> {
   absl::StatusOr<ActorId> CreateActor(ActorRequest request, std::vector<OutgoingArgument> arguments);
   absl::StatusOr<CellPtr> Put(OutgoingValue value);
   Fetched Fetch(const CellPtr& cell, absl::Time deadline) { return FetchState(cell, deadline, true); }
-  // Error: the calling task was cancelled.
-  absl::StatusOr<std::vector<bool>> Wait(const std::vector<CellPtr>& cells, size_t count, absl::Time deadline);
+  // The first `count` that are there. Error: the calling task was cancelled.
+  absl::StatusOr<std::vector<bool>> Wait(const std::vector<const CellPtr*>& cells, size_t count, absl::Time deadline);
   void Cancel(const CellPtr& cell, bool force);
   absl::Status KillActor(ActorId actor, bool no_restart, const std::string& reason);
   // One more handle of an object; `owner` as it was decoded beside the id.

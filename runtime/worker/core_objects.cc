@@ -41,7 +41,8 @@ void Core::Adopt(const std::shared_ptr<ObjectState>& state) {
 
 CellPtr Core::MakeHandle(ObjectId object, const wire::WorkerAddress& owner) {
   CellPtr cell = NewUncounted(object, owner);
-  role_.Do([this, state = cell->shared_state()] { Adopt(state); });
+  // Whoever passes the handle on queues what needs the count after this.
+  role_.DoLater([this, state = cell->shared_state()] { Adopt(state); });
   return cell;
 }
 
@@ -376,22 +377,39 @@ Fetched Core::FetchState(const CellPtr& cell, absl::Time deadline, bool blocks) 
   return fetched;
 }
 
-absl::StatusOr<std::vector<bool>> Core::Wait(const std::vector<CellPtr>& cells, size_t count, absl::Time deadline) {
+absl::StatusOr<std::vector<bool>> Core::Wait(const std::vector<const CellPtr*>& cells, size_t count, absl::Time deadline) {
   count = std::min(count, cells.size());
-  auto ready = [&] {
-    size_t n = 0;
-    for (const CellPtr& cell : cells) n += cell->state().is_ready() ? 1 : 0;
-    return n;
+  // Where the next look begins: what was ready stays so.
+  size_t found = 0;
+  size_t looked_at = 0;
+  std::vector<const CellPtr*> open;
+  auto enough = [&] {
+    for (; looked_at < cells.size() && found < count; ++looked_at) {
+      if ((*cells[looked_at])->state().is_ready()) ++found;
+      else open.push_back(cells[looked_at]);
+    }
+    if (found < count) found += std::erase_if(open, [](const CellPtr* cell) { return (*cell)->state().is_ready(); });
+    return found >= count;
   };
-  if (ready() < count) {
-    role_.Do([this, cells] {
-      for (const CellPtr& cell : cells) StartFetch(cell->shared_state());
-    });
-    AwaitBlocking([&] { return ready() >= count || current_cancelled() || closed_.load(); }, deadline);
+  if (!enough()) {
+    std::vector<std::shared_ptr<ObjectState>> borrowed;
+    for (const CellPtr* cell : open) {
+      if ((*cell)->state().owner.worker != options_.worker) borrowed.push_back((*cell)->shared_state());
+    }
+    if (!borrowed.empty()) {
+      role_.Do([this, borrowed = std::move(borrowed)] {
+        for (const std::shared_ptr<ObjectState>& state : borrowed) StartFetch(state);
+      });
+    }
+    AwaitBlocking([&] { return enough() || current_cancelled() || closed_.load(); }, deadline);
     if (current_cancelled()) return absl::CancelledError("the task was cancelled while it waited");
   }
-  std::vector<bool> there;
-  for (const CellPtr& cell : cells) there.push_back(cell->state().is_ready());
+  std::vector<bool> there(cells.size(), false);
+  for (size_t i = 0, marked = 0; i < cells.size() && marked < count; ++i) {
+    if (!(*cells[i])->state().is_ready()) continue;
+    there[i] = true;
+    ++marked;
+  }
   return there;
 }
 

@@ -77,7 +77,8 @@ CellPtr PutValue(EncodedValue value);
 // Waits for the value; throws what the task threw, or GetTimeoutError.
 ValueView FetchValue(const CellPtr& cell, Timeout timeout);
 // Which of them are there, after waiting until `count` are or the time is over.
-std::vector<bool> WaitForCells(const std::vector<CellPtr>& cells, size_t count, Timeout timeout);
+// Marks the first `count` cells that are there.
+std::vector<bool> WaitForCells(const std::vector<const CellPtr*>& cells, size_t count, Timeout timeout);
 bool IsReady(const CellPtr& cell);
 void CancelCell(const CellPtr& cell, bool force);
 ObjectId IdOf(const CellPtr& cell);

@@ -82,18 +82,27 @@ struct WaitResult {
   std::vector<ObjectRef<T>> pending;
 };
 
-// Until `count` of them are there (an error counts), or `timeout` has passed. At most `count` are returned as ready.
+// Until `count` of them are there (an error counts), or `timeout` has passed. At most `count` are returned as ready. A loop that waits for
+// one after another gives its refs away: pending = Wait(std::move(pending)).pending.
 template <class T>
-WaitResult<T> Wait(const std::vector<ObjectRef<T>>& refs, size_t count = 1, Timeout timeout = {}) {
-  std::vector<internal::CellPtr> cells;
+WaitResult<T> Wait(std::vector<ObjectRef<T>>&& refs, size_t count = 1, Timeout timeout = {}) {
+  std::vector<const internal::CellPtr*> cells;
   cells.reserve(refs.size());
-  for (const ObjectRef<T>& ref : refs) cells.push_back(ref.cell());
+  for (const ObjectRef<T>& ref : refs) cells.push_back(&ref.cell());
   std::vector<bool> there = internal::WaitForCells(cells, count, timeout);
   WaitResult<T> result;
+  size_t kept = 0;
   for (size_t i = 0; i < refs.size(); ++i) {
-    (there[i] && result.ready.size() < count ? result.ready : result.pending).push_back(refs[i]);
+    if (there[i]) result.ready.push_back(std::move(refs[i]));
+    else if (kept++ != i) refs[kept - 1] = std::move(refs[i]);
   }
+  refs.resize(kept);
+  result.pending = std::move(refs);
   return result;
+}
+template <class T>
+WaitResult<T> Wait(const std::vector<ObjectRef<T>>& refs, size_t count = 1, Timeout timeout = {}) {
+  return Wait(std::vector<ObjectRef<T>>(refs), count, timeout);
 }
 
 // Makes a value everyone can refer to. Small ones stay in this process, larger ones go to this node's object store.
