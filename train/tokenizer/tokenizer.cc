@@ -17,6 +17,7 @@
 #include "train/tokenizer/normalizer.h"
 #include "train/tokenizer/post_processor.h"
 #include "train/tokenizer/pre_tokenizer.h"
+#include "train/tokenizer/sentencepiece_model.h"
 #include "train/tokenizer/unicode.h"
 
 namespace argosy::train {
@@ -85,6 +86,7 @@ struct Tokenizer::Impl {
 
   std::optional<int32_t> bos, eos, pad, unknown;
   PaddingSide padding_side = PaddingSide::kRight;
+  std::string chat_template;
 
   explicit Impl(BpeModel the_model) : model(std::move(the_model)) {}
 
@@ -203,6 +205,16 @@ void Tokenizer::Impl::ReadSpecialIds(const Json& config, const Json& map, const 
   pad = find("pad_token", "pad_token_id");
   unknown = find("unk_token", "unk_token_id");
 
+  chat_template = files.chat_template_jinja;
+  if (auto value = config.find("chat_template"); chat_template.empty() && value != config.end()) {
+    if (value->is_string()) chat_template = value->get<std::string>();
+    if (value->is_array()) {
+      for (const Json& one : *value) {
+        if (one.is_object() && one.value("name", std::string()) == "default") chat_template = one.value("template", std::string());
+      }
+    }
+  }
+
   std::string side = config.value("padding_side", std::string());
   std::string kind = config.value("tokenizer_class", std::string());
   bool llama = kind.starts_with("Llama") || kind.starts_with("CodeLlama");
@@ -210,8 +222,13 @@ void Tokenizer::Impl::ReadSpecialIds(const Json& config, const Json& map, const 
 }
 
 absl::StatusOr<Tokenizer> Tokenizer::FromFiles(TokenizerFiles files) {
-  ARGOSY_ASSIGN_OR_RETURN(Json tokenizer, ParseFile(files.tokenizer_json, "tokenizer.json", true));
   ARGOSY_ASSIGN_OR_RETURN(Json config, ParseFile(files.tokenizer_config_json, "tokenizer_config.json", false));
+  if (files.tokenizer_json.empty() && !files.tokenizer_model.empty()) {
+    absl::StatusOr<std::string> rebuilt = TokenizerJsonFromSentencePiece(files.tokenizer_model, config);
+    if (!rebuilt.ok()) return Annotate(rebuilt.status(), "tokenizer.model");
+    files.tokenizer_json = *std::move(rebuilt);
+  }
+  ARGOSY_ASSIGN_OR_RETURN(Json tokenizer, ParseFile(files.tokenizer_json, "tokenizer.json", true));
   ARGOSY_ASSIGN_OR_RETURN(Json map, ParseFile(files.special_tokens_map_json, "special_tokens_map.json", false));
   ARGOSY_ASSIGN_OR_RETURN(Json extra, ParseFile(files.added_tokens_json, "added_tokens.json", false));
   ARGOSY_ASSIGN_OR_RETURN(Json model_config, ParseFile(files.model_config_json, "config.json", false));
@@ -225,8 +242,8 @@ absl::StatusOr<Tokenizer> Tokenizer::FromFiles(TokenizerFiles files) {
     ARGOSY_ASSIGN_OR_RETURN(impl->post_processor, PostProcessor::Parse(part("post_processor")));
     ARGOSY_ASSIGN_OR_RETURN(impl->decoder, Decoder::Parse(part("decoder")));
     ARGOSY_RETURN_IF_ERROR(impl->ReadAddedTokens(tokenizer, config, map, extra));
-    impl->ReadSpecialIds(config, map, generation, model_config);
     impl->files = std::move(files);
+    impl->ReadSpecialIds(config, map, generation, model_config);
     return Tokenizer(std::move(impl));
   } catch (const Json::exception& error) {  // a field of the wrong type, read by value()
     return InvalidArgument("tokenizer.json: {}", error.what());
@@ -236,15 +253,13 @@ absl::StatusOr<Tokenizer> Tokenizer::FromFiles(TokenizerFiles files) {
 absl::StatusOr<Tokenizer> Tokenizer::Load(const std::string& directory) {
   namespace fs = std::filesystem;
   fs::path folder(directory);
-  if (!fs::exists(folder / "tokenizer.json")) {
-    if (fs::exists(folder / "tokenizer.model")) {
-      return InvalidArgument("{} has tokenizer.model and no tokenizer.json; convert it once: "
-                             "AutoTokenizer.from_pretrained(\"{}\").save_pretrained(\"{}\") in transformers", directory, directory, directory);
-    }
-    return NotFound("{} has no tokenizer.json", directory);
-  }
   TokenizerFiles files;
-  ARGOSY_ASSIGN_OR_RETURN(files.tokenizer_json, ReadFile(folder / "tokenizer.json"));
+  ARGOSY_ASSIGN_OR_RETURN(files.tokenizer_json, ReadIfThere(folder / "tokenizer.json"));
+  if (files.tokenizer_json.empty()) {
+    ARGOSY_ASSIGN_OR_RETURN(files.tokenizer_model, ReadIfThere(folder / "tokenizer.model"));
+    if (files.tokenizer_model.empty()) return NotFound("{} has neither tokenizer.json nor tokenizer.model", directory);
+  }
+  ARGOSY_ASSIGN_OR_RETURN(files.chat_template_jinja, ReadIfThere(folder / "chat_template.jinja"));
   ARGOSY_ASSIGN_OR_RETURN(files.tokenizer_config_json, ReadIfThere(folder / "tokenizer_config.json"));
   ARGOSY_ASSIGN_OR_RETURN(files.special_tokens_map_json, ReadIfThere(folder / "special_tokens_map.json"));
   ARGOSY_ASSIGN_OR_RETURN(files.added_tokens_json, ReadIfThere(folder / "added_tokens.json"));
@@ -300,6 +315,26 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, DecodeOptions option
   return impl_->decoder.Apply(std::move(tokens));
 }
 
+std::string TextStream::Push(int32_t id) {
+  // What decodes to nothing must not come between the bytes of a character.
+  if ((options_.skip_special_tokens && tokenizer_.IsSpecial(id)) || !tokenizer_.IdToToken(id)) return "";
+  ids_.push_back(id);
+  // A run of byte tokens is text as a whole or not at all.
+  if (tokenizer_.IsByte(id)) return "";
+  std::string old_text = tokenizer_.Decode(std::span(ids_).first(written_), options_), text = tokenizer_.Decode(ids_, options_);
+  if (text.size() <= old_text.size() || text.ends_with("\xef\xbf\xbd")) return "";
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(written_));
+  written_ = ids_.size();
+  return text.substr(old_text.size());
+}
+
+std::string TextStream::Finish() {
+  std::string old_text = tokenizer_.Decode(std::span(ids_).first(written_), options_), text = tokenizer_.Decode(ids_, options_);
+  ids_.clear();
+  written_ = 0;
+  return text.substr(std::min(old_text.size(), text.size()));
+}
+
 int32_t Tokenizer::VocabularySize() const {
   int32_t end = impl_->model.IdsEnd();
   return impl_->added.empty() ? end : std::max(end, impl_->added.rbegin()->first + 1);
@@ -313,6 +348,11 @@ std::optional<std::string> Tokenizer::IdToToken(int32_t id) const {
   return std::nullopt;
 }
 
+bool Tokenizer::IsByte(int32_t id) const {
+  std::optional<std::string> token = IdToToken(id);
+  return token && token->size() == 6 && token->starts_with("<0x") && token->back() == '>';
+}
+
 bool Tokenizer::IsSpecial(int32_t id) const {
   auto found = impl_->added.find(id);
   return found != impl_->added.end() && found->second.special;
@@ -323,6 +363,7 @@ std::optional<int32_t> Tokenizer::EosId() const { return impl_->eos; }
 std::optional<int32_t> Tokenizer::PadId() const { return impl_->pad; }
 std::optional<int32_t> Tokenizer::UnknownId() const { return impl_->unknown; }
 PaddingSide Tokenizer::padding_side() const { return impl_->padding_side; }
+const std::string& Tokenizer::ChatTemplateSource() const { return impl_->chat_template; }
 
 std::vector<AddedToken> Tokenizer::AddedTokens() const {
   std::vector<AddedToken> tokens;

@@ -34,6 +34,8 @@ struct TokenizerFiles {
   std::string added_tokens_json;
   std::string model_config_json;       // config.json: ids where the others name no token
   std::string generation_config_json;
+  std::string chat_template_jinja;
+  std::string tokenizer_model;         // SentencePiece's, read where there is no tokenizer.json
 };
 
 // Text <-> ids as Hugging Face's `tokenizers` does it, id for id, for BPE tokenizers (byte-level and byte fallback).
@@ -70,12 +72,17 @@ class Tokenizer {
   std::optional<int32_t> UnknownId() const;
   // "padding_side" of tokenizer_config.json; else left for Llama's tokenizer classes, right for others.
   PaddingSide padding_side() const;
+  // chat_template.jinja, or "chat_template" of tokenizer_config.json (of several, the one named "default"); empty where there is none.
+  const std::string& ChatTemplateSource() const;
   // In the order of their ids.
   std::vector<AddedToken> AddedTokens() const;
 
   // Adds those that the vocabulary lacks, with ids at its end in the order given, and marks the others as added. Returns how many
   // ids are new.
   int32_t AddTokens(std::span<const std::string> contents, AddTokensOptions options = {});
+
+  // Whether what `id` decodes to may still change with the next token: a byte of a character that byte fallback spells.
+  bool IsByte(int32_t id) const;
 
   // Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json (when tokens lie beyond the model's own vocabulary)
   // and, from the folder it was loaded from, tokenizer.model, vocab.json, merges.txt and chat_template.jinja. Keys that
@@ -86,6 +93,24 @@ class Tokenizer {
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
+};
+
+// Text as its tokens come: the pieces that Push returns, and Finish's, are together what Decode makes of all tokens. A piece is held
+// back while its last character is incomplete.
+//
+// Thread:   one.
+// Lifetime: the tokenizer outlives it.
+class TextStream {
+ public:
+  explicit TextStream(const Tokenizer& tokenizer, DecodeOptions options = {}) : tokenizer_(tokenizer), options_(options) {}
+  std::string Push(int32_t id);
+  std::string Finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  DecodeOptions options_;
+  std::vector<int32_t> ids_;   // the last ones written, which decide how the next begin, and those held back
+  size_t written_ = 0;         // of ids_
 };
 
 }  // namespace argosy::train

@@ -218,11 +218,58 @@ TEST_CASE("Tokenizer: what is not supported is refused by its name") {
   CHECK(Message(Tokenizer::FromFiles({.tokenizer_json = "{"}).status()) == "tokenizer.json is not valid JSON");
 }
 
-TEST_CASE("Tokenizer: a folder without tokenizer.json says what it has instead") {
+TEST_CASE("Tokenizer: a folder without a tokenizer says so") {
   testing::TemporaryFolder folder;
-  CHECK(Tokenizer::Load(folder / "").status().code() == absl::StatusCode::kNotFound);
-  REQUIRE(WriteFileAtomic(folder / "tokenizer.model", "x").ok());
-  CHECK(Message(Tokenizer::Load(folder / "").status()).find("tokenizer.model and no tokenizer.json") != std::string::npos);
+  CHECK(Message(Tokenizer::Load(folder.path()).status()).find("has neither tokenizer.json nor tokenizer.model") != std::string::npos);
+  REQUIRE(WriteFileAtomic(folder / "tokenizer.model", "not one").ok());
+  CHECK(Message(Tokenizer::Load(folder.path()).status()).find("is no SentencePiece model") != std::string::npos);
+}
+
+TEST_CASE("TextStream: the pieces are the whole text, and no character is cut") {
+  Json bytes = Letters();
+  for (int i = 0; i < 256; ++i) bytes["model"]["vocab"][fmt::format("<0x{:02X}>", i)] = 100 + i;
+  bytes["model"]["vocab"]["<end>"] = 500;
+  bytes["added_tokens"] = {Added(500, "<end>")};
+  bytes["decoder"] = Json::parse(R"({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+                                     {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})");
+  Json level = Letters();
+  for (int i = 0; i < 256; ++i) {
+    std::string c;
+    unicode::Append(c, unicode::ByteToCodePoint(static_cast<uint8_t>(i)));
+    if (!level["model"]["vocab"].contains(c)) level["model"]["vocab"][c] = 100 + i;
+  }
+  level["decoder"] = {{"type", "ByteLevel"}};
+  uint64_t state = 7;
+  for (const Json& json : {bytes, level}) {
+    Tokenizer tokenizer = Make(json);
+    for (int round = 0; round < 400; ++round) {
+      Ids ids;
+      // Tokens, whole characters in bytes, and bytes that are none.
+      std::string emoji = "🙂";
+      for (int i = 0; i < 12; ++i) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        auto pick = static_cast<uint32_t>(state >> 33);
+        if (pick % 3 == 0) {
+          for (char c : emoji) ids.push_back(100 + static_cast<uint8_t>(c));
+        } else {
+          ids.push_back(pick % 3 == 1 ? static_cast<int32_t>(pick / 3 % 10) : 100 + static_cast<int32_t>(pick / 3 % 256));
+        }
+        if (pick % 50 == 0) ids.push_back(pick % 100 == 0 ? 500 : 777);   // a special token, or none
+      }
+      for (bool skip : {false, true}) {
+        TextStream stream(tokenizer, {.skip_special_tokens = skip});
+        std::string text;
+        for (int32_t id : ids) {
+          std::string piece = stream.Push(id);
+          CHECK(unicode::IsValid(piece));
+          text += piece;
+        }
+        text += stream.Finish();
+        INFO(Json(ids).dump());
+        CHECK(text == tokenizer.Decode(ids, {.skip_special_tokens = skip}));
+      }
+    }
+  }
 }
 
 TEST_CASE("Tokenizer: a megabyte without a space takes time near-linear in its length") {
