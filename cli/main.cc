@@ -1,4 +1,4 @@
-// The command line: one file per command. The verbs of fine-tuning are another executable's, which needs libtorch.
+// The command line: one file per command. The verbs of fine-tuning are other executables'.
 
 #include <unistd.h>
 
@@ -18,7 +18,15 @@
 namespace argosy::cli {
 namespace {
 
-constexpr std::array<std::string_view, 6> kFinetuneVerbs = {"finetune", "generate", "dataset", "model", "plan", "validate-config"};
+struct TrainingVerb {
+  std::string_view verb;
+  const char* executable;   // argosy-finetune links libtorch; what argosy-prepare does needs none and starts at once
+};
+constexpr TrainingVerb kTrainingVerbs[] = {
+    {"finetune", "argosy-finetune"}, {"generate", "argosy-finetune"}, {"dataset", "argosy-prepare"},
+    {"model", "argosy-prepare"},     {"plan", "argosy-prepare"},      {"tokenize", "argosy-prepare"},
+    {"validate-config", "argosy-prepare"},
+};
 
 // Runs another executable of this folder in this process's place; does not return when it works.
 int ExecBeside(const char* program, const char* verb, const char* how_to_build, char** argv) {
@@ -29,8 +37,8 @@ int ExecBeside(const char* program, const char* verb, const char* how_to_build, 
 }
 
 int Main(int argc, char** argv) {
-  for (std::string_view verb : kFinetuneVerbs) {
-    if (argc > 1 && argv[1] == verb) return ExecBeside("argosy-finetune", argv[1], "build it with -DARGOSY_TRAIN=ON", argv);
+  for (const TrainingVerb& training : kTrainingVerbs) {
+    if (argc > 1 && argv[1] == training.verb) return ExecBeside(training.executable, argv[1], "build it with -DARGOSY_TRAIN=ON", argv);
   }
   if (argc > 1 && std::string_view(argv[1]) == "bench") return ExecBeside("argosy-bench", argv[1], "build the target argosy-bench", argv + 1);
   constexpr std::array<std::string_view, 6> kVerbs = {"start", "stop", "status", "job", "head", "node"};
@@ -42,7 +50,7 @@ int Main(int argc, char** argv) {
   app.name("argosy");
   app.set_version_flag("--version", std::string("argosy ") + kVersion);
   app.require_subcommand(1);
-  app.footer("Fine-tuning: finetune generate dataset model plan validate-config (argosy VERB --help)\nMeasuring: bench");
+  app.footer("Fine-tuning: finetune generate dataset model plan tokenize validate-config (argosy VERB --help)\nMeasuring: bench");
   RegisterStart(app);
   RegisterStop(app);
   RegisterStatus(app);

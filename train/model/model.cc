@@ -20,22 +20,33 @@ struct Model::State {
 
   at::Tensor HeadMatrix() const { return network.HeadMatrix(flats.back(), flats.front()); }
 
-  at::Tensor Hidden(const PreparedBatch& batch, KvCache* cache) const {
+  at::Tensor Hidden(const PreparedBatch& batch, const KvCache* cache) const {
     at::Tensor h = network.Embed(flats.front(), batch);
     for (int64_t i = 0; i < network.layers(); ++i) h = network.Layer(i, flats[i + 1], h, batch, cache);
     return h;
   }
 
-  KvCache NewCache(int64_t capacity) const {
+  KvCache NewCache(int64_t rows, int64_t room) const {
     const ModelConfig& config = network.config();
-    KvCache cache{.capacity = capacity};
+    KvCache cache;
     for (int64_t i = 0; i < network.layers(); ++i) {
-      for (auto* part : {&cache.keys_1KSH, &cache.values_1KSH}) {
-        part->push_back(at::empty({1, config.num_key_value_heads, capacity, config.head_dim}, type));
+      for (auto* part : {&cache.keys_BKSH, &cache.values_BKSH}) {
+        part->push_back(at::zeros({rows, config.num_key_value_heads, room, config.head_dim}, type));
       }
     }
     return cache;
   }
+
+  // The likeliest token after each row's last one.
+  std::vector<int32_t> Likeliest(const at::Tensor& hidden_BTD) const {
+    at::Tensor last = hidden_BTD.narrow(1, hidden_BTD.size(1) - 1, 1);
+    at::Tensor best = network.Logits(flats.back(), HeadMatrix(), last).argmax(-1).view({-1}).to(at::kInt).contiguous();
+    return std::vector<int32_t>(best.data_ptr<int32_t>(), best.data_ptr<int32_t>() + best.numel());
+  }
+
+  // `made` gets the continuations of prompts[first, first + made.size()).
+  absl::Status Generate(std::span<const std::vector<int32_t>> prompts, size_t first, const GenerateOptions& options,
+                        std::span<std::vector<int32_t>> made) const;
 };
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -73,33 +84,67 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
 absl::StatusOr<std::vector<float>> Model::Logits(std::span<const int32_t> ids) const {
   at::NoGradGuard no_grad;
   if (ids.empty()) return std::vector<float>();
-  ARGOSY_ASSIGN_OR_RETURN(PreparedBatch batch, state_->network.PrepareRow(ids, 0, state_->type));
+  ARGOSY_ASSIGN_OR_RETURN(PreparedBatch batch, state_->network.PrepareRow(ids, state_->type));
   at::Tensor logits =
       state_->network.Logits(state_->flats.back(), state_->HeadMatrix(), state_->Hidden(batch, nullptr)).to(at::kFloat).contiguous();
   return std::vector<float>(logits.data_ptr<float>(), logits.data_ptr<float>() + logits.numel());
 }
 
-absl::StatusOr<std::vector<int32_t>> Model::Generate(std::span<const int32_t> prompt, const GenerateOptions& options) const {
-  at::NoGradGuard no_grad;
-  if (prompt.empty()) return InvalidArgument("generation needs at least one token to go on from");
-  if (options.max_new_tokens < 0) return InvalidArgument("max_new_tokens is {}: it must not be negative", options.max_new_tokens);
+absl::Status Model::State::Generate(std::span<const std::vector<int32_t>> prompts, size_t first, const GenerateOptions& options,
+                                    std::span<std::vector<int32_t>> made) const {
   std::vector<int32_t> stop = options.stop_tokens;
-  if (stop.empty()) stop.assign(config().eos_token_ids.begin(), config().eos_token_ids.end());
-  std::vector<int32_t> made;
-  std::vector<int32_t> next(prompt.begin(), prompt.end());
-  KvCache cache = state_->NewCache(static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
-  while (static_cast<int64_t>(made.size()) < options.max_new_tokens) {
-    ARGOSY_ASSIGN_OR_RETURN(PreparedBatch batch, state_->network.PrepareRow(next, cache.length, state_->type));
-    at::Tensor hidden = state_->Hidden(batch, &cache);
-    cache.length += batch.ctx;
-    at::Tensor logits =
-        state_->network.Logits(state_->flats.back(), state_->HeadMatrix(), hidden.narrow(1, batch.ctx - 1, 1));
-    int32_t token = static_cast<int32_t>(logits.view({-1}).argmax().item<int64_t>());
-    made.push_back(token);
-    next.assign(1, token);
-    if (!options.ignore_stop && std::find(stop.begin(), stop.end(), token) != stop.end()) break;
+  if (stop.empty()) stop.assign(network.config().eos_token_ids.begin(), network.config().eos_token_ids.end());
+  size_t longest = 0;
+  for (size_t row = 0; row < made.size(); ++row) longest = std::max(longest, prompts[first + row].size());
+  KvCache cache = NewCache(static_cast<int64_t>(made.size()), static_cast<int64_t>(longest) + options.max_new_tokens);
+  std::vector<int32_t> next;
+  for (size_t row = 0; row < made.size(); ++row) {
+    const std::vector<int32_t>& prompt = prompts[first + row];
+    ARGOSY_ASSIGN_OR_RETURN(PreparedBatch batch, network.PrepareRow(prompt, type, static_cast<int64_t>(row)));
+    next.push_back(Likeliest(Hidden(batch, &cache)).front());
+    cache.lengths.push_back(static_cast<int64_t>(prompt.size()));
+  }
+  std::vector<bool> ended(made.size(), false);
+  for (int64_t count = 0; count < options.max_new_tokens; ++count) {
+    if (count > 0) {
+      ARGOSY_ASSIGN_OR_RETURN(PreparedBatch batch, network.PrepareNext(next, cache, type));
+      next = Likeliest(Hidden(batch, &cache));
+      // A row that has ended stays where it is: its place is written again and again.
+      for (size_t row = 0; row < made.size(); ++row) cache.lengths[row] += !ended[row];
+    }
+    bool all_ended = true;
+    for (size_t row = 0; row < made.size(); ++row) {
+      if (ended[row]) continue;
+      made[row].push_back(next[row]);
+      if (options.on_token) options.on_token(first + row, next[row]);
+      ended[row] = !options.ignore_stop && std::find(stop.begin(), stop.end(), next[row]) != stop.end();
+      all_ended = all_ended && ended[row];
+    }
+    if (all_ended) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> Model::Generate(std::span<const std::vector<int32_t>> prompts,
+                                                                  const GenerateOptions& options) const {
+  at::NoGradGuard no_grad;
+  if (options.max_new_tokens < 0) return InvalidArgument("max_new_tokens is {}: it must not be negative", options.max_new_tokens);
+  if (options.rows_max < 1) return InvalidArgument("{} prompts at a time: it must be 1 or more", options.rows_max);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].empty()) return InvalidArgument("prompt {} has no tokens: generation needs at least one to go on from", i + 1);
+  }
+  std::vector<std::vector<int32_t>> made(prompts.size());
+  if (options.max_new_tokens == 0) return made;
+  for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options.rows_max)) {
+    size_t count = std::min(static_cast<size_t>(options.rows_max), prompts.size() - first);
+    ARGOSY_RETURN_IF_ERROR(state_->Generate(prompts, first, options, std::span(made).subspan(first, count)));
   }
   return made;
+}
+
+absl::StatusOr<std::vector<int32_t>> Model::Generate(const std::vector<int32_t>& prompt, const GenerateOptions& options) const {
+  ARGOSY_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> made, Generate(std::span(&prompt, 1), options));
+  return std::move(made.front());
 }
 
 absl::StatusOr<BatchLoss> Model::Loss(const MicroBatch& micro_batch) const {

@@ -3,6 +3,7 @@
 // A whole model in one process, for inference. The trainer's engine runs the same units on sharded weights.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,6 +22,10 @@ struct GenerateOptions {
   // Generation ends after any of these (which is then the last token returned). Empty: the config's eos tokens.
   std::vector<int32_t> stop_tokens;
   bool ignore_stop = false;  // always max_new_tokens
+  // So many prompts grow together; each weight is then read once for all of them.
+  int64_t rows_max = 16;
+  // Called for every token as it is made, in the order of the prompts for tokens of one place.
+  std::function<void(size_t prompt, int32_t token)> on_token;
 };
 
 struct BatchLoss {
@@ -42,8 +47,10 @@ class Model {
   const ModelConfig& config() const;
   // [ids.size(), vocab_size], row-major.
   absl::StatusOr<std::vector<float>> Logits(std::span<const int32_t> ids) const;
-  // The most likely continuation, without the prompt. With a key-value cache.
-  absl::StatusOr<std::vector<int32_t>> Generate(std::span<const int32_t> prompt, const GenerateOptions& options = {}) const;
+  // The most likely continuations, without the prompts. With a key-value cache.
+  absl::StatusOr<std::vector<std::vector<int32_t>>> Generate(std::span<const std::vector<int32_t>> prompts,
+                                                             const GenerateOptions& options = {}) const;
+  absl::StatusOr<std::vector<int32_t>> Generate(const std::vector<int32_t>& prompt, const GenerateOptions& options = {}) const;
   absl::StatusOr<BatchLoss> Loss(const MicroBatch& batch) const;
 
  private:

@@ -127,21 +127,75 @@ absl::StatusOr<PreparedBatch> Network::Prepare(const MicroBatch& batch, at::Scal
                              .narrow(0, 0, position_rows * out.ctx)
                              .view({position_rows, out.ctx});
   SetRotary(out, positions, last + 1, type);
-  SetMasks(out, batch.segments.data(), 0, type);
+  SetMasks(out, batch.segments.data(), type);
   return out;
 }
 
-absl::StatusOr<PreparedBatch> Network::PrepareRow(std::span<const int32_t> ids, int64_t past, at::ScalarType type) const {
-  PreparedBatch out;
-  out.rows = 1;
-  out.ctx = static_cast<int64_t>(ids.size());
+absl::StatusOr<PreparedBatch> Network::PrepareRow(std::span<const int32_t> ids, at::ScalarType type, int64_t cache_row) const {
+  PreparedBatch out{.rows = 1, .ctx = static_cast<int64_t>(ids.size()), .cache_row = cache_row};
+  ARGOSY_RETURN_IF_ERROR(CheckIds(ids));
+  out.ids_BT = at::tensor(at::ArrayRef<int32_t>(ids.data(), ids.size()), at::kLong).view({1, out.ctx});
+  SetRotary(out, at::arange(out.ctx, at::kFloat).view({1, out.ctx}), out.ctx, type);
+  SetMasks(out, nullptr, type);
+  return out;
+}
+
+absl::StatusOr<PreparedBatch> Network::PrepareNext(std::span<const int32_t> ids, const KvCache& cache, at::ScalarType type) const {
+  auto rows = static_cast<int64_t>(ids.size());
+  PreparedBatch out{.rows = rows, .ctx = 1};
+  ARGOSY_RETURN_IF_ERROR(CheckIds(ids));
+  out.ids_BT = at::tensor(at::ArrayRef<int32_t>(ids.data(), ids.size()), at::kLong).view({rows, 1});
+  // Row by row: with dynamic scaling a row's frequencies depend on its length.
+  std::vector<at::Tensor> cosines, sines;
+  for (int64_t length : cache.lengths) {
+    SetRotary(out, at::full({1, 1}, static_cast<double>(length), at::kFloat), length + 1, type);
+    cosines.push_back(out.cos_b1TH);
+    sines.push_back(out.sin_b1TH);
+  }
+  out.cos_b1TH = at::cat(cosines);
+  out.sin_b1TH = at::cat(sines);
+
+  int64_t seen_max = cache.Longest() + 1;
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    int64_t window = config_.layer_windows[layer];
+    auto known = std::find_if(out.attention.begin(), out.attention.end(), [&](auto& a) { return a.window == window; });
+    out.attention_of_layer.push_back(known - out.attention.begin());
+    if (known != out.attention.end()) continue;
+    PreparedBatch::Attention attention{.window = window, .causal = false};
+    at::Tensor mask = at::zeros({rows, 1, 1, seen_max}, at::kFloat);
+    bool all_seen = true;
+    for (int64_t row = 0; row < rows; ++row) {
+      int64_t end = cache.lengths[row] + 1, first = window == 0 ? 0 : std::max<int64_t>(0, end - window);
+      all_seen = all_seen && first == 0 && end == seen_max;
+      float* of_row = mask.data_ptr<float>() + row * seen_max;
+      std::fill(of_row, of_row + first, -std::numeric_limits<float>::infinity());
+      std::fill(of_row + end, of_row + seen_max, -std::numeric_limits<float>::infinity());
+    }
+    if (!all_seen) attention.mask_b1TT = mask.to(type);
+    out.attention.push_back(std::move(attention));
+  }
+  return out;
+}
+
+absl::Status Network::CheckIds(std::span<const int32_t> ids) const {
   for (int32_t id : ids) {
     if (id < 0 || id >= config_.vocab_size) return InvalidArgument("id {} in a vocabulary of {}", id, config_.vocab_size);
   }
-  out.ids_BT = at::tensor(at::ArrayRef<int32_t>(ids.data(), ids.size()), at::kLong).view({1, out.ctx});
-  SetRotary(out, at::arange(past, past + out.ctx, at::kFloat).view({1, out.ctx}), past + out.ctx, type);
-  SetMasks(out, nullptr, past, type);
-  return out;
+  return absl::OkStatus();
+}
+
+int64_t KvCache::Longest() const { return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()); }
+
+void KvCache::Extend(int64_t layer, const PreparedBatch& batch, at::Tensor& k_BKTH, at::Tensor& v_BKTH) const {
+  for (auto [all, fresh] : {std::pair{&keys_BKSH[layer], &k_BKTH}, std::pair{&values_BKSH[layer], &v_BKTH}}) {
+    if (batch.cache_row >= 0) {
+      // A prompt looks at nothing but itself.
+      all->select(0, batch.cache_row).narrow(1, 0, batch.ctx).copy_(fresh->select(0, 0));
+      continue;
+    }
+    for (int64_t row = 0; row < batch.rows; ++row) all->select(0, row).narrow(1, lengths[row], 1).copy_(fresh->select(0, row));
+    *fresh = all->narrow(2, 0, Longest() + 1);
+  }
 }
 
 void Network::SetRotary(PreparedBatch& batch, const at::Tensor& positions_bT, int64_t length, at::ScalarType type) const {
@@ -154,35 +208,33 @@ void Network::SetRotary(PreparedBatch& batch, const at::Tensor& positions_bT, in
 // Which keys a token may see: itself and what is before it, within the layer's window, of its own segment, and no padding. A padding
 // token sees every sample's tokens before it; in a left-padded row there are none, and transformers' eager attention, which adds the
 // least fp32 number to every score there, then weighs all tokens of the row alike.
-void Network::SetMasks(PreparedBatch& batch, const int32_t* segments, int64_t past, at::ScalarType type) const {
-  int64_t B = batch.rows, T = batch.ctx, S = past + T;
+void Network::SetMasks(PreparedBatch& batch, const int32_t* segments, at::ScalarType type) const {
+  int64_t B = batch.rows, T = batch.ctx;
   bool plain = true;
   if (segments != nullptr) {
     for (int64_t i = 0; i < B * T && plain; ++i) plain = segments[i] == segments[i - i % T] && segments[i] != MicroBatch::kPadding;
   }
   for (int64_t layer = 0; layer < layers(); ++layer) {
     int64_t window = config_.layer_windows[layer];
-    if (window >= S) window = 0;
+    if (window >= T) window = 0;
     auto known = std::find_if(batch.attention.begin(), batch.attention.end(), [&](auto& a) { return a.window == window; });
     batch.attention_of_layer.push_back(known - batch.attention.begin());
     if (known != batch.attention.end()) continue;
     PreparedBatch::Attention attention{.window = window};
-    bool one_token = T == 1 && plain && window == 0;
-    attention.causal = plain && window == 0 && past == 0;
-    if (!attention.causal && !one_token) {
+    attention.causal = plain && window == 0;
+    if (!attention.causal) {
       int64_t mask_rows = plain ? 1 : B;
-      at::Tensor seen = at::zeros({mask_rows, 1, T, S}, at::kBool);
+      at::Tensor seen = at::zeros({mask_rows, 1, T, T}, at::kBool);
       bool* see = seen.data_ptr<bool>();
       for (int64_t row = 0; row < mask_rows; ++row) {
         const int32_t* segment = plain ? nullptr : segments + row * T;
         for (int64_t i = 0; i < T; ++i) {
-          int64_t position = past + i;
-          int64_t first = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+          int64_t first = window == 0 ? 0 : std::max<int64_t>(0, i - window + 1);
           bool any = false;
-          for (int64_t j = first; j <= position; ++j) {
+          for (int64_t j = first; j <= i; ++j) {
             bool visible = segment == nullptr || (segment[j] != MicroBatch::kPadding &&
                                                   (segment[i] == segment[j] || segment[i] == MicroBatch::kPadding));
-            see[(row * T + i) * S + j] = visible;
+            see[(row * T + i) * T + j] = visible;
             any |= visible;
           }
           attention.eager |= !any;
@@ -262,7 +314,7 @@ at::Tensor Network::Attend(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BK
 }
 
 at::Tensor Network::ComputeLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
-                                 KvCache* cache) const {
+                                 const KvCache* cache) const {
   int64_t B = batch.rows, T = batch.ctx, H = config_.head_dim;
   at::Tensor x = RmsNorm(hidden_BTD, w[kInputNorm]);
   auto heads = [&](Slot weight, Slot bias, int64_t count) {
@@ -277,12 +329,7 @@ at::Tensor Network::ComputeLayer(int64_t layer, const LayerTensors& w, const at:
   }
   q = Rotate(q.transpose(1, 2), batch);
   k = Rotate(k.transpose(1, 2), batch);
-  if (cache != nullptr) {
-    cache->keys_1KSH[layer].narrow(2, cache->length, T).copy_(k);
-    cache->values_1KSH[layer].narrow(2, cache->length, T).copy_(v);
-    k = cache->keys_1KSH[layer].narrow(2, 0, cache->length + T);
-    v = cache->values_1KSH[layer].narrow(2, 0, cache->length + T);
-  }
+  if (cache != nullptr) cache->Extend(layer, batch, k, v);
   at::Tensor mixed = Attend(q, k, v, batch.attention[batch.attention_of_layer[layer]]);
   mixed = mixed.transpose(1, 2).reshape({B, T, config_.QuerySize()});
   auto linear = [&](const at::Tensor& in, Slot weight, Slot bias) {
@@ -295,7 +342,7 @@ at::Tensor Network::ComputeLayer(int64_t layer, const LayerTensors& w, const at:
 }
 
 at::Tensor Network::Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
-                          KvCache* cache) const {
+                          const KvCache* cache) const {
   return ComputeLayer(layer, LayerViews(layer, flat), hidden_BTD, batch, cache);
 }
 

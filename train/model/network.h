@@ -39,14 +39,19 @@ struct PreparedBatch {
   std::vector<size_t> attention_of_layer;
   at::Tensor target_index_n;  // int64, into B*T; ascending
   at::Tensor targets_n;       // int64
+  int64_t cache_row = -1;     // of a KvCache, whose continuation this is; -1: one token of every row
 };
 
-// Keys and values of the tokens so far, one entry a layer.
+// Keys and values of the tokens so far, of several texts that grow together. Rows have lengths of their own.
 struct KvCache {
-  int64_t length = 0;
-  int64_t capacity = 0;
-  std::vector<at::Tensor> keys_1KSH;
-  std::vector<at::Tensor> values_1KSH;
+  std::vector<int64_t> lengths;         // by row
+  std::vector<at::Tensor> keys_BKSH;    // by layer; S is the room of a row
+  std::vector<at::Tensor> values_BKSH;
+
+  int64_t Longest() const;
+  // Puts a layer's new keys and values behind those of their rows, and makes the two all that the new tokens may look at. The caller
+  // moves `lengths` after the last layer.
+  void Extend(int64_t layer, const PreparedBatch& batch, at::Tensor& k_BKTH, at::Tensor& v_BKTH) const;
 };
 
 struct LossSum {
@@ -77,8 +82,10 @@ class Network {
   size_t head_unit() const { return layout_.units.size() - 1; }
 
   absl::StatusOr<PreparedBatch> Prepare(const MicroBatch& batch, at::ScalarType type) const;
-  // One row of ids that follow `past` others.
-  absl::StatusOr<PreparedBatch> PrepareRow(std::span<const int32_t> ids, int64_t past, at::ScalarType type) const;
+  // One row of ids from its beginning, without targets: a prompt, of the row `cache_row`.
+  absl::StatusOr<PreparedBatch> PrepareRow(std::span<const int32_t> ids, at::ScalarType type, int64_t cache_row = 0) const;
+  // The next token of every row of a cache.
+  absl::StatusOr<PreparedBatch> PrepareNext(std::span<const int32_t> ids, const KvCache& cache, at::ScalarType type) const;
 
   // A tensor of a unit as a view of its flat buffer.
   at::Tensor View(size_t unit, std::string_view suffix, const at::Tensor& flat) const;
@@ -89,7 +96,7 @@ class Network {
   void EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const;
 
   at::Tensor Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
-                   KvCache* cache = nullptr) const;
+                   const KvCache* cache = nullptr) const;
   // The same, remembering what Backward needs; `flat` must keep its values until then.
   std::shared_ptr<LayerTape> RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
                                          const PreparedBatch& batch) const;
@@ -116,11 +123,12 @@ class Network {
 
   LayerTensors LayerViews(int64_t layer, const at::Tensor& flat) const;
   at::Tensor ComputeLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
-                          KvCache* cache) const;
+                          const KvCache* cache) const;
   at::Tensor Attend(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH, const PreparedBatch::Attention& attention) const;
   at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight) const;
+  absl::Status CheckIds(std::span<const int32_t> ids) const;
   void SetRotary(PreparedBatch& batch, const at::Tensor& positions_bT, int64_t length, at::ScalarType type) const;
-  void SetMasks(PreparedBatch& batch, const int32_t* segments, int64_t past, at::ScalarType type) const;
+  void SetMasks(PreparedBatch& batch, const int32_t* segments, at::ScalarType type) const;
 
   ModelConfig config_;
   ModelLayout layout_;

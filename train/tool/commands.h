@@ -1,7 +1,8 @@
 #pragma once
 
-// The verbs of argosy-finetune. Each adds its sub-command; the callback runs it and throws CommandFailed for a bad end.
+// The verbs of argosy-finetune and argosy-prepare. Each adds its sub-command; the callback runs it and throws CommandFailed for a bad end.
 
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -23,11 +24,15 @@ struct ProcessArguments {
   bool is_worker = false;   // started by a node daemon to serve a run
 };
 
+// A process's main: parses the arguments, runs the command, and prints why it failed. The exit code: 0, 1, or 2 for wrong arguments.
+int RunCommands(int argc, char** argv, std::string process_name, const std::function<void(CLI::App&)>& add_commands);
+
 void AddFinetuneCommand(CLI::App& app, ProcessArguments process);
 void AddGenerateCommand(CLI::App& app);
 void AddDatasetCommand(CLI::App& app);
 void AddModelCommand(CLI::App& app);
 void AddPlanCommand(CLI::App& app);
+void AddTokenizeCommand(CLI::App& app);
 void AddValidateCommand(CLI::App& app);
 
 }  // namespace argosy::train

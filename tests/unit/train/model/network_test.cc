@@ -171,7 +171,7 @@ TEST_CASE("Model: greedy generation with the key-value cache continues as transf
     std::vector<int32_t> stopped = Value(model->Generate(prompt, {.max_new_tokens = 16, .stop_tokens = {made[3]}}));
     CHECK(stopped.size() <= 4);
     CHECK(stopped.back() == made[3]);
-    CHECK(!model->Generate({}, {}).ok());
+    CHECK(!model->Generate(std::vector<int32_t>(), {}).ok());
     std::vector<int32_t> foreign = {1, 512};
     CHECK(!model->Generate(foreign, {}).ok());
   }
