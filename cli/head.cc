@@ -24,6 +24,7 @@ namespace {
 struct HeadFlags {
   std::string session_dir;
   std::string node_ip = "127.0.0.1";
+  std::string bind_ip;
   uint16_t port = kHeadPort;
   std::string dashboard_host = "127.0.0.1";
   uint16_t dashboard_port = kDashboardPort;
@@ -44,7 +45,8 @@ absl::Status RunHead(const HeadFlags& flags) {
   ARGOSY_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
   ARGOSY_ASSIGN_OR_RETURN(UniqueFd lock, LockDaemonFolder(folder));
   ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<head::HeadServer> head,
-                          head::HeadServer::Start({.bind_ip = flags.node_ip,
+                          head::HeadServer::Start({.bind_ip = flags.bind_ip.empty() ? flags.node_ip : flags.bind_ip,
+                                                   .advertised_ip = flags.node_ip,
                                                    .port = flags.port,
                                                    .token = token.token,
                                                    .session_dir = session,
@@ -78,6 +80,7 @@ void RegisterHead(CLI::App& app) {
   CLI::App* command = app.add_subcommand("head", "Run a head in the foreground (start --head runs one in the background)");
   command->add_option("--session-dir", flags->session_dir, "Session folder; a head started on an old one goes on from its journal");
   command->add_option("--node-ip", flags->node_ip, "Address to listen on and to be joined at")->capture_default_str();
+  command->add_option("--bind-ip", flags->bind_ip, "Address to listen on, when it is another than --node-ip");
   command->add_option("--port", flags->port, "gRPC port; 0: any free")->capture_default_str();
   command->add_option("--dashboard-host", flags->dashboard_host, "Address of the dashboard and Jobs API")->capture_default_str();
   command->add_option("--dashboard-port", flags->dashboard_port, "Port of the dashboard and Jobs API; 0: any free")->capture_default_str();

@@ -41,7 +41,8 @@ int Main(int argc, char** argv) {
     if (argc > 1 && argv[1] == training.verb) return ExecBeside(training.executable, argv[1], "build it with -DARGOSY_TRAIN=ON", argv);
   }
   if (argc > 1 && std::string_view(argv[1]) == "bench") return ExecBeside("argosy-bench", argv[1], "build the target argosy-bench", argv + 1);
-  constexpr std::array<std::string_view, 6> kVerbs = {"start", "stop", "status", "job", "head", "node"};
+  constexpr std::array<std::string_view, 14> kVerbs = {"start", "stop", "status", "drain", "list", "get", "summary", "logs", "timeline", "memory",
+                                                       "stack", "job", "head", "node"};
   if (argc > 1 && argv[1][0] != '-' && std::find(kVerbs.begin(), kVerbs.end(), argv[1]) == kVerbs.end()) {
     std::fprintf(stderr, "argosy: there is no command %s; argosy --help lists them\n", argv[1]);
     return 2;
@@ -54,6 +55,14 @@ int Main(int argc, char** argv) {
   RegisterStart(app);
   RegisterStop(app);
   RegisterStatus(app);
+  RegisterDrain(app);
+  RegisterList(app);
+  RegisterGet(app);
+  RegisterSummary(app);
+  RegisterLogs(app);
+  RegisterTimeline(app);
+  RegisterMemory(app);
+  RegisterStack(app);
   RegisterJob(app);
   RegisterHead(app);
   RegisterNode(app);

@@ -35,6 +35,7 @@ absl::Status RunNode(const NodeCommand& flags) {
   ARGOSY_ASSIGN_OR_RETURN(UniqueFd signals, CatchSignals());
   ARGOSY_ASSIGN_OR_RETURN(node::NodeServerOptions options, ToNodeOptions(flags.node));
   options.head_address = flags.head_address;
+  if (const char* devices = std::getenv("CUDA_VISIBLE_DEVICES"); devices != nullptr) options.cuda_visible_devices = devices;
   options.token = token.token;
   options.is_head_node = flags.is_head_node;
   options.executable_dir = std::filesystem::path(OwnExecutable()).parent_path().string();
@@ -70,6 +71,7 @@ absl::Status RunNode(const NodeCommand& flags) {
                                       {"agent_address", server->agent_address()}});
           },
       .fatal = [&](const absl::Status& why) { loop.Post([&, why] { stop(why); }); },
+      .drained = [&](const std::string&) { loop.Post([&] { stop(absl::OkStatus()); }); },
   };
   ARGOSY_ASSIGN_OR_RETURN(server, node::NodeServer::Start(loop, options, std::move(callbacks)));
   ARGOSY_RETURN_IF_ERROR(WriteRecord({.kind = "node",
@@ -79,7 +81,10 @@ absl::Status RunNode(const NodeCommand& flags) {
                                       .address = server->wire_address(),
                                       .socket = server->socket_path(),
                                       .token_file = token.file,
-                                      .head_address = options.head_address}));
+                                      .head_address = options.head_address,
+                                      .bind_ip = options.bind_ip,
+                                      .worker_port_min = options.worker_port_min,
+                                      .worker_port_max = options.worker_port_max}));
   async::FdWatch signal_watch(loop, signals.get());
   signal_watch.OnReadable([&] {
     stop(absl::OkStatus());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -35,6 +36,8 @@ void AddNodeFlags(CLI::App& command, NodeFlags& flags) {
   command.add_option("--object-store-memory", flags.object_store_memory, "Size of the object store: bytes, or with K, M, G, T");
   command.add_option("--node-name", flags.name, "Name for people (default: the host's)");
   command.add_option("--node-ip", flags.ip, "Address of this node (default: the one by which it reaches the head)");
+  command.add_option("--bind-ip", flags.bind_ip, "Address to listen on, when it is another than --node-ip: 0.0.0.0, or one behind a translation");
+  command.add_option("--worker-ports", flags.worker_ports, "MIN-MAX: ports for workers and drivers, as other hosts reach them (default: any free)");
   command.add_option("--node-port", flags.wire_port, "Port for workers and other nodes; 0: any free")->capture_default_str();
   command.add_option("--agent-port", flags.agent_port, "Port of the health endpoint; 0: any free")->capture_default_str();
 }
@@ -113,6 +116,21 @@ absl::StatusOr<node::NodeServerOptions> ToNodeOptions(const NodeFlags& flags) {
   if (!rpc::IsUtf8(flags.name)) return InvalidArgument("--node-name: its {} bytes are not UTF-8 text", flags.name.size());
   options.name = flags.name;
   if (!flags.ip.empty()) options.ip = flags.ip;
+  options.bind_ip = flags.bind_ip;
+  if (flags.ip == "0.0.0.0" || flags.ip == "::") {
+    return InvalidArgument("--node-ip {}: others must reach this node at it; use --bind-ip to listen on every address", flags.ip);
+  }
+  if (!flags.worker_ports.empty()) {
+    unsigned min = 0;
+    unsigned max = 0;
+    int used = 0;
+    if (std::sscanf(flags.worker_ports.c_str(), "%5u-%5u%n", &min, &max, &used) != 2 || static_cast<size_t>(used) != flags.worker_ports.size() || min < 1 ||
+        max > 65535 || min > max) {
+      return InvalidArgument("--worker-ports {}: give MIN-MAX, ports from 1 to 65535, e.g. 20000-20999", flags.worker_ports);
+    }
+    options.worker_port_min = static_cast<uint16_t>(min);
+    options.worker_port_max = static_cast<uint16_t>(max);
+  }
   options.wire_port = flags.wire_port;
   options.agent_port = flags.agent_port;
   return options;
@@ -133,6 +151,8 @@ std::vector<std::string> ToArguments(const NodeFlags& flags) {
   add("--object-store-memory", flags.object_store_memory);
   add("--node-name", flags.name);
   add("--node-ip", flags.ip);
+  add("--bind-ip", flags.bind_ip);
+  add("--worker-ports", flags.worker_ports);
   add("--node-port", std::to_string(flags.wire_port));
   add("--agent-port", std::to_string(flags.agent_port));
   return arguments;

@@ -27,6 +27,8 @@ struct NodeFlags {
   std::string object_store_memory;
   std::string name;
   std::string ip;
+  std::string bind_ip;
+  std::string worker_ports;         // "MIN-MAX"
   uint16_t wire_port = 0;
   uint16_t agent_port = 0;
 };

@@ -118,6 +118,8 @@ absl::Status WriteRecord(const DaemonRecord& record) {
   nlohmann::json json{{"pid", record.pid}, {"name", record.name}, {"address", record.address}, {"token_file", record.token_file}};
   if (record.kind == "head") json["dashboard"] = record.dashboard;
   else json.update({{"socket", record.socket}, {"head_address", record.head_address}});
+  if (!record.bind_ip.empty()) json["bind_ip"] = record.bind_ip;
+  if (record.worker_port_min != 0) json.update({{"worker_port_min", record.worker_port_min}, {"worker_port_max", record.worker_port_max}});
   return WriteFileAtomic(record.folder + "/" + record.kind + ".json", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", {.mode = 0600});
 }
 

@@ -44,6 +44,9 @@ struct DaemonRecord {
   std::string socket;      // node only
   std::string token_file;
   std::string head_address;   // node only: the cluster it belongs to; drivers find their node by it
+  std::string bind_ip;        // node only, as the next two: where drivers listen
+  uint16_t worker_port_min = 0;
+  uint16_t worker_port_max = 0;
 };
 absl::Status WriteRecord(const DaemonRecord& record);
 

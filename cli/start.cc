@@ -4,11 +4,13 @@
 #include <netdb.h>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <grpcpp/channel.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -99,6 +101,12 @@ class Started {
   std::vector<pid_t> pids_;
 };
 
+bool EndedWell(pid_t child) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child && info.si_code == CLD_EXITED &&
+         info.si_status == 0;
+}
+
 absl::Status RunStart(StartFlags flags) {
   if (flags.head == !flags.address.empty()) {
     return InvalidArgument("give --head to start a cluster, or --address HOST:PORT to join one{}", flags.head ? ", not both" : "");
@@ -147,6 +155,7 @@ absl::Status RunStart(StartFlags flags) {
                      .token = token.token,
                      .log_file = session + "/head.log",
                      .until_eof_fd = life_read.get()};
+    if (!flags.node.bind_ip.empty()) head.arguments.insert(head.arguments.end(), {"--bind-ip", flags.node.bind_ip});
     if (!flags.web_dir.empty()) head.arguments.insert(head.arguments.end(), {"--web-dir", flags.web_dir});
     head.arguments.insert(head.arguments.end(), token_arguments.begin(), token_arguments.end());
     ARGOSY_ASSIGN_OR_RETURN(StartedDaemon daemon, StartDaemon(head));
@@ -193,8 +202,10 @@ absl::Status RunStart(StartFlags flags) {
   }
   if (!quiet) Print("running until interrupted");
   bool asked = WaitForEnd(signals.get(), flags.until_eof_fd, started.pids());
+  // A node that was drained ends without an error.
+  bool drained = !asked && std::any_of(started.pids().begin(), started.pids().end(), EndedWell);
   started.Stop();
-  if (!asked) return Unavailable("a daemon ended by itself; the logs are in {}", session);   // kept for whoever looks into it
+  if (!asked && !drained) return Unavailable("a daemon ended by itself; the logs are in {}", session);   // kept for whoever looks into it
   RemoveStaleSessions(root);
   return absl::OkStatus();
 }

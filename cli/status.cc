@@ -4,14 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "argosy/v1/head.grpc.pb.h"
 #include "argosy/v1/job.grpc.pb.h"
 #include "cli/command.h"
 #include "cli/daemon.h"
-#include "cli/session.h"
-#include "cli/token_flags.h"
+#include "cli/head_flags.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/id.h"
 #include "runtime/base/limits.h"
@@ -23,10 +21,8 @@ namespace argosy::cli {
 namespace {
 
 struct StatusFlags {
-  std::string address;
-  std::string temp_dir;
+  HeadFlags head;
   bool json = false;
-  TokenFlags token;
 };
 
 bool IsBytes(const std::string& resource) { return resource == "memory" || resource == "object_store_memory"; }
@@ -132,31 +128,15 @@ void PrintJson(const v1::ClusterStatusReply& status, const v1::ListJobsReply& jo
 }
 
 absl::Status RunStatus(const StatusFlags& flags) {
-  std::string address = flags.address;
-  TokenFlags token_flags = flags.token;
-  if (address.empty()) {
-    if (const char* variable = std::getenv("ARGOSY_ADDRESS"); variable != nullptr && *variable != '\0') address = variable;
-  }
-  if (address.empty()) {
-    if (std::optional<DaemonRecord> head = NewestHead(SessionsRoot(flags.temp_dir))) {
-      address = head->address;
-      if (token_flags.file.empty() && std::getenv("ARGOSY_AUTH_TOKEN") == nullptr) token_flags.file = head->token_file;
-    } else {
-      address = fmt::format("127.0.0.1:{}", kHeadPort);
-    }
-  }
-  absl::StatusOr<ResolvedToken> token = ResolveToken(token_flags);
-  // A cluster without authentication needs none; one that has it says so.
-  std::shared_ptr<grpc::Channel> channel = rpc::OpenChannel({.address = address, .token = token.ok() ? token->token : Token()});
-  ARGOSY_RETURN_IF_ERROR(rpc::WaitConnected(*channel, address, absl::Seconds(5)));
+  ARGOSY_ASSIGN_OR_RETURN(HeadChannel head, ConnectHead(flags.head));
+  const std::shared_ptr<grpc::Channel>& channel = head.channel;
   v1::ClusterStatusReply status;
   v1::ListJobsReply jobs;
   {
     grpc::ClientContext context;
     rpc::SetDeadline(context, absl::Seconds(10));
     grpc::Status got = v1::ClusterService::NewStub(channel)->ClusterStatus(&context, v1::Empty(), &status);
-    if (got.error_code() == grpc::StatusCode::UNAUTHENTICATED && !token.ok()) return token.status();
-    ARGOSY_RETURN_IF_ERROR(rpc::FromGrpc(got));
+    ARGOSY_RETURN_IF_ERROR(OrNoToken(head, rpc::FromGrpc(got)));
   }
   {
     grpc::ClientContext context;
@@ -173,10 +153,8 @@ absl::Status RunStatus(const StatusFlags& flags) {
 void RegisterStatus(CLI::App& app) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* command = app.add_subcommand("status", "Nodes with their resources, what waits and why, jobs");
-  command->add_option("--address", flags->address, "HOST:PORT of the head (default: ARGOSY_ADDRESS, else this host's newest)");
-  command->add_option("--temp-dir", flags->temp_dir, "Where session folders are (default: ARGOSY_SESSIONS_DIR, else /tmp/argosy)");
   command->add_flag("--json", flags->json, "Print JSON");
-  AddTokenFlags(*command, flags->token);
+  AddHeadFlags(*command, flags->head);
   command->callback([flags] {
     if (absl::Status status = RunStatus(*flags); !status.ok()) Fail(status);
   });

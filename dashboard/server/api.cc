@@ -57,6 +57,7 @@ asio::awaitable<Response> Api::Handle(Route route, std::string method, std::stri
     case Endpoint::kJobLogs: return Logs(std::move(route.id));
     case Endpoint::kPackage: return HasPackage(std::move(route.protocol), std::move(route.id));
     case Endpoint::kCluster: return Cluster();
+    case Endpoint::kMetrics: return Metrics();
     case Endpoint::kLogIn: return LogIn(std::move(body));
     default: break;
   }
@@ -85,6 +86,13 @@ Api::Answer Api::Health() {
   absl::StatusOr<v1::ClusterStatusReply> status = co_await head_.ClusterStatus();
   if (!status.ok()) co_return Error(status.status());
   co_return TextResponse(200, "success");
+}
+
+Api::Answer Api::Metrics() {
+  absl::StatusOr<v1::MetricsText> metrics = co_await head_.ReadMetrics();
+  if (!metrics.ok()) co_return Error(metrics.status());
+  Response response{.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(*metrics->mutable_text())};
+  co_return response;
 }
 
 Api::Answer Api::Activities() {

@@ -43,6 +43,7 @@ class Api {
   Answer Logs(std::string id);
   Answer HasPackage(std::string protocol, std::string name);
   Answer Cluster();
+  Answer Metrics();
   Answer LogIn(std::string body);
 
   HeadClient& head_;

@@ -126,6 +126,12 @@ HeadClient::Reply<v1::ListActorsReply> HeadClient::ListActors() {
   });
 }
 
+HeadClient::Reply<v1::MetricsText> HeadClient::ReadMetrics() {
+  return Call<v1::MetricsText>(v1::Empty(), [this](auto* context, auto* request, auto* reply, auto done) {
+    cluster_->async()->ReadMetrics(context, request, reply, std::move(done));
+  });
+}
+
 HeadClient::Reply<v1::ListGroupsReply> HeadClient::ListGroups() {
   return Call<v1::ListGroupsReply>(v1::Empty(), [this](auto* context, auto* request, auto* reply, auto done) {
     cluster_->async()->ListGroups(context, request, reply, std::move(done));

@@ -50,6 +50,7 @@ class HeadClient {
   Reply<v1::PackageStatus> HasPackage(std::string name);
   Reply<v1::ClusterStatusReply> ClusterStatus();
   Reply<v1::ListActorsReply> ListActors();
+  Reply<v1::MetricsText> ReadMetrics();
   Reply<v1::ListGroupsReply> ListGroups();
 
   // Reads one chunk ahead at most: a slow reader slows the head's stream down, and no memory grows.

@@ -82,6 +82,7 @@ Route MatchRoute(std::string_view method, std::string_view path) {
   if (path == "/api/version") return Allow(method, "GET", {.endpoint = Endpoint::kVersion});
   if (path == "/api/gcs_healthz") return Allow(method, "GET", {.endpoint = Endpoint::kHealth});
   if (path == "/api/component_activities") return Allow(method, "GET", {.endpoint = Endpoint::kActivities});
+  if (path == "/metrics") return Allow(method, "GET", {.endpoint = Endpoint::kMetrics});
   if (path == "/api/argosy/cluster") return Allow(method, "GET", {.endpoint = Endpoint::kCluster});
   if (path == "/api/argosy/login") return Allow(method, "POST", {.endpoint = Endpoint::kLogIn});
   if (path == "/api/argosy/logout") return Allow(method, "POST", {.endpoint = Endpoint::kLogOut});

@@ -18,6 +18,7 @@ enum class Endpoint {
   kHealth,
   kActivities,
   kCluster,
+  kMetrics,
   kLogIn,
   kLogOut,
   kStatic,

@@ -301,7 +301,21 @@ RuntimeContext GetRuntimeContext() {
   context.head_address = node.head_address;
   context.gpu_ids = core->gpu_ids();
   context.incarnation = core->incarnation();
+  context.trace_parent = core->current_trace();
   return context;
+}
+
+void SetTraceParent(const std::string& traceparent) {
+  auto digits = [&](size_t begin, size_t size) {
+    return std::all_of(traceparent.begin() + static_cast<std::ptrdiff_t>(begin), traceparent.begin() + static_cast<std::ptrdiff_t>(begin + size),
+                       [](unsigned char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  };
+  bool valid = traceparent.size() == 55 && traceparent.starts_with("00-") && traceparent[35] == '-' && traceparent[52] == '-' && digits(3, 32) &&
+               digits(36, 16) && digits(53, 2);
+  if (!traceparent.empty() && !valid) {
+    throw std::invalid_argument(fmt::format("traceparent \"{}\": want 00-<32 digits>-<16 digits>-<2 digits>, lower-case hexadecimal", traceparent));
+  }
+  worker::Core::SetTrace(traceparent);
 }
 
 std::vector<Node> Nodes() {

@@ -12,6 +12,7 @@
 
 #include "nlohmann/json.hpp"
 #include "runtime/api/driver_prints.h"
+#include "runtime/api/metric_registry.h"
 #include "runtime/api/process.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
@@ -35,8 +36,9 @@ struct Runtime::Impl {
 
   void Shutdown() {
     if (core) {
-      // What workers printed before the results that this driver has seen is shown before it ends.
-      if (prints) (void)core->CallNode(wire::FlushPrints{}, absl::Now() + absl::Seconds(2));
+      // What workers printed before the results that this driver has seen is shown before it ends, and what they ran is reported.
+      (void)core->CallNode(wire::FlushPrints{}, absl::Now() + absl::Seconds(2));
+      internal::MetricRegistry::Process().OnChange(nullptr);
       internal::SetCurrentCore(nullptr);
       core->Shutdown();
       core.reset();
@@ -65,6 +67,14 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+bool TakeMetrics(ProcessMetrics* metrics) { return internal::MetricRegistry::Process().TakeChanged(metrics); }
+
+void ListenToMetrics(const std::shared_ptr<worker::Core>& core) {
+  internal::MetricRegistry::Process().OnChange([weak = std::weak_ptr<worker::Core>(core)] {
+    if (auto core = weak.lock()) core->MetricsChanged();
+  });
+}
+
 // ---- workers ----------------------------------------------------------------------------------------------------------------
 
 [[noreturn]] void ServeAsWorker(int fd) {
@@ -88,16 +98,21 @@ std::string Environment(const char* name) {
   options.node_socket = block->node_socket;
   options.token = Token(block->token);
   if (!block->tcp_host.empty()) options.tcp_host = block->tcp_host;
+  options.tcp_advertised = block->tcp_advertised;
+  options.tcp_port_min = block->tcp_port_min;
+  options.tcp_port_max = block->tcp_port_max;
   options.worker_socket = block->worker_socket;
   options.startup_number = block->startup_number;
   options.code = std::move(block->code);
   options.executor = internal::MakeExecutor();
+  options.metrics = TakeMetrics;
   absl::StatusOr<std::shared_ptr<worker::Core>> core = worker::Core::Start(std::move(options));
   if (!core.ok()) {
     spdlog::error("the worker cannot start: {}", Message(core.status()));
     ::_exit(2);
   }
   internal::SetCurrentCore(*core);
+  ListenToMetrics(*core);
   (*core)->Serve();
 }
 
@@ -108,6 +123,9 @@ struct NodeFile {
   std::string head_address;
   std::string node_socket;
   std::string ip;
+  std::string bind_ip;
+  uint16_t worker_port_min = 0;
+  uint16_t worker_port_max = 0;
   std::string token_file;
   pid_t pid = 0;
 };
@@ -123,6 +141,11 @@ std::optional<NodeFile> ReadNodeFile(const fs::path& path) {
   node.node_socket = field("socket");
   std::string address = field("address");
   node.ip = address.substr(0, address.rfind(':'));
+  if (node.ip.starts_with('[') && node.ip.ends_with(']')) node.ip = node.ip.substr(1, node.ip.size() - 2);
+  node.bind_ip = field("bind_ip");
+  auto port = [&](const char* name) { return json.contains(name) && json[name].is_number_unsigned() ? json[name].get<uint16_t>() : uint16_t{0}; };
+  node.worker_port_min = port("worker_port_min");
+  node.worker_port_max = port("worker_port_max");
   node.token_file = field("token_file");
   if (json.contains("pid") && json["pid"].is_number_integer()) node.pid = json["pid"].get<pid_t>();
   if (node.node_socket.empty()) return std::nullopt;
@@ -291,13 +314,17 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   core_options.worker = WorkerId::Random();
   core_options.node_socket = node.node_socket;
   core_options.token = DriverToken(node.token_file);
-  if (!node.ip.empty()) core_options.tcp_host = node.ip;
+  if (!node.ip.empty()) core_options.tcp_host = node.bind_ip.empty() ? node.ip : node.bind_ip;
+  if (!node.bind_ip.empty()) core_options.tcp_advertised = node.ip;
+  core_options.tcp_port_min = node.worker_port_min;
+  core_options.tcp_port_max = node.worker_port_max;
   core_options.worker_socket = (fs::path(node.node_socket).parent_path() / fmt::format("d{}", core_options.worker.Short())).string();
   core_options.submission_id = Environment("ARGOSY_JOB_SUBMISSION_ID");
   for (int i = 0; i < argc; ++i) core_options.entrypoint += (i == 0 ? "" : " ") + std::string(argv[i]);
   core_options.ns = options.ns;
   core_options.code = internal::MakeCodePackage(argc, argv, options.env_vars);
   core_options.executor = internal::MakeExecutor();
+  core_options.metrics = TakeMetrics;
   std::string shown = Environment("ARGOSY_LOG_TO_DRIVER");
   if (!shown.empty() && shown != "0" && shown != "1") {
     throw RuntimeError(fmt::format("ARGOSY_LOG_TO_DRIVER is \"{}\": 1 shows what workers print, 0 does not", shown));
@@ -312,6 +339,7 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   if (impl->prints) impl->prints->SetNode((*core)->node().node);
   impl->head_address = node.head_address.empty() ? (*core)->node().head_address : node.head_address;
   internal::SetCurrentCore(*core);
+  ListenToMetrics(*core);
   return Runtime(std::move(impl));
 }
 

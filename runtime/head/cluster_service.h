@@ -40,6 +40,12 @@ class ClusterService final : public v1::ClusterService::CallbackService {
   Unary* ClusterStatus(Context* context, const v1::Empty* request, v1::ClusterStatusReply* reply) override;
   Unary* WorkerFate(Context* context, const v1::WorkerFateRequest* request, v1::WorkerFateReply* reply) override;
   Unary* ExplainDemand(Context* context, const v1::Demand* request, v1::ExplainReply* reply) override;
+  // observe_service.cc
+  Unary* ListState(Context* context, const v1::ListStateRequest* request, v1::ListStateReply* reply) override;
+  Unary* ReadWorkerLog(Context* context, const v1::ReadWorkerLogRequest* request, v1::WorkerLogChunk* reply) override;
+  Unary* DrainNode(Context* context, const v1::DrainNodeRequest* request, v1::DrainNodeReply* reply) override;
+  Unary* ReadMetrics(Context* context, const v1::Empty* request, v1::MetricsText* reply) override;
+  Unary* DumpStacks(Context* context, const v1::DumpStacksRequest* request, v1::DumpStacksReply* reply) override;
 
  private:
   void FillActor(ActorId actor, v1::ActorInfo* wire) const;

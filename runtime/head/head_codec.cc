@@ -151,6 +151,7 @@ absl::StatusOr<Registration> FromWire(const v1::Register& wire) {
     ARGOSY_ASSIGN_OR_RETURN(bundle.resources, ResourcesFromWire(held.resources(), "bundles.resources"));
     registration.bundles.push_back(std::move(bundle));
   }
+  if (wire.draining()) registration.draining = wire.drain_reason().substr(0, kTextMax);
   registration.jobs.assign(wire.job_submission_ids().begin(), wire.job_submission_ids().end());
   return registration;
 }
@@ -245,6 +246,9 @@ absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
       ARGOSY_ASSIGN_OR_RETURN(JobId job, IdFromWire<JobId>(wire.flush_prints().job_id(), "job_id"));
       return FromNode(FlushPrints{job});
     }
+    case v1::NodeMessage::kMetrics: return FromNode(CarriedMetrics{wire.metrics().body()});
+    case v1::NodeMessage::kLeft: return FromNode(NodeLeft{wire.left().reason().substr(0, kTextMax)});
+    case v1::NodeMessage::kTaskEvents: return FromNode(TaskEventsReport{wire.task_events().body(), wire.task_events().dropped()});
     case v1::NodeMessage::kAnswer: {
       const v1::NodeAnswer& message = wire.answer();
       NodeAnswer answer{message.number(), message.body()};
@@ -356,6 +360,11 @@ v1::HeadMessage ToWire(const ToNode& message) {
           },
           [&](const PrintsFlushed& m) { wire.mutable_prints_flushed()->set_job_id(IdToWire(m.job)); },
           [&](const MutePrints& m) { wire.mutable_mute_prints()->set_job_id(IdToWire(m.job)); },
+          [&](const DrainNode& m) {
+            wire.mutable_drain()->set_reason(m.reason);
+            wire.mutable_drain()->set_deadline_seconds(m.deadline_seconds);
+            wire.mutable_drain()->set_undo(m.undo);
+          },
           [&](const AskNode& m) {
             wire.mutable_question()->set_number(m.number);
             wire.mutable_question()->set_body(Encode(m.question));

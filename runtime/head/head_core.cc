@@ -149,6 +149,13 @@ absl::StatusOr<uint64_t> HeadCore::Register(const Registration& registration, st
   // What it was told to end while nobody listened.
   for (const auto& [when, message] : state.endings) state.link->Send(message);
   if (state.contended) state.link->Send(NodeContended{true});
+  // A drain outlives a restart of the head in the node, and a broken stream here.
+  if (registration.draining && !draining_.contains(id)) {
+    draining_[id] = *registration.draining;
+  } else if (draining_.contains(id) && !registration.draining) {
+    state.link->Send(DrainNode{draining_[id], 0, false});
+  }
+  (void)view_.SetDraining(id, draining_.contains(id));
 
   LeaseNodeRejoined leases{id, {}};
   for (const HeldLease& lease : registration.leases) leases.held.insert(lease.lease);
@@ -240,6 +247,7 @@ void HeadCore::LoseNode(NodeId id) {
   SaveNode(id);
   (void)view_.MarkLost(id, Now());
   group_contended_.erase(id);
+  draining_.erase(id);
   for (auto* rounds : {&prepares_, &commits_}) std::erase_if(*rounds, [&](const auto& round) { return round.first.first == id; });
   StepLeases(LeaseNodeLost{id});
   StepActors(ActorNodeLost{id, name, reason});
@@ -260,6 +268,8 @@ void HeadCore::LoseNode(NodeId id) {
 void HeadCore::EndJob(JobId job, const std::string& reason) {
   drivers_.erase(job);
   prints_flow_.erase(job);
+  metrics_.JobEnded(job);
+  tasks_.JobEnded(job, reason, NowUnixMicros());
   StepLeases(LeaseJobEnded{job});
   StepActors(ActorJobEnded{job, reason});
   std::vector<GroupId> groups;
@@ -300,6 +310,8 @@ void HeadCore::On(NodeId node, WorkerDied message) {
       dead_workers_order_.pop_front();
     }
   }
+  metrics_.WorkerDied(message.worker);
+  tasks_.WorkerDied(message.worker, message.reason, NowUnixMicros());
   StepLeases(LeaseWorkerDied{message.worker});
   StepActors(ActorOwnerDied{message.worker, message.reason});
 }
@@ -405,7 +417,7 @@ void HeadCore::UpdateContention() {
     Run(leases_.Recall(shape, waiting.jobs, nodes, kRecallPeriod, Now()));
   }
   for (auto& [id, state] : node_states_) {
-    bool is = contended.contains(id);
+    bool is = contended.contains(id) || draining_.contains(id);   // what drains grants nothing by itself
     if (state.contended == is) continue;
     state.contended = is;
     (void)view_.SetContended(id, is);

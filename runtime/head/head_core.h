@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -22,9 +23,11 @@
 #include "runtime/head/job_machine.h"
 #include "runtime/head/journal.h"
 #include "runtime/head/lease_machine.h"
+#include "runtime/head/metric_table.h"
 #include "runtime/head/node_questions.h"
 #include "runtime/head/node_table.h"
 #include "runtime/head/placement.h"
+#include "runtime/head/task_table.h"
 #include "runtime/head/types.h"
 #include "scheduler/cluster_view.h"
 #include "scheduler/group_machine.h"
@@ -139,6 +142,22 @@ class HeadCore {
   // `done` runs once; a node that does not answer within `wait` has an error instead.
   void AskNodes(const std::set<NodeId>& nodes, const NodeQuestion& question, absl::Duration wait, NodeQuestions::Done done);
   std::set<NodeId> ConnectedNodes() const;
+  const TaskTable& tasks() const { return tasks_; }
+  int64_t NowUnixMicros() const { return absl::ToUnixMicros(clock_.WallNow()); }
+  // By id, its first digits, or name. NOT_FOUND, or INVALID_ARGUMENT when several are meant.
+  absl::StatusOr<NodeId> FindNode(const std::string& name) const;
+  // A part of a log, wherever it is. `kind`: worker, actor, task (what it printed only), node (the daemon's own).
+  struct LogRequest { std::string kind; std::string id; bool error_stream = false; uint64_t offset = 0; uint64_t size_max = 0; bool from_end = false; };
+  struct LogChunk { std::string data; uint64_t offset = 0; uint64_t end = 0; std::string what; bool may_grow = false; };
+  void ReadWorkerLog(const LogRequest& request, Done<LogChunk> done);
+  // The node takes nothing new and leaves when nothing runs there any more, or after `wait` (zero: however long it takes); or, with
+  // `undo`, works again. FAILED_PRECONDITION for the head's node, where jobs without demands run.
+  absl::Status Drain(NodeId node, const std::string& reason, absl::Duration wait, bool undo);
+  bool IsDraining(NodeId node) const { return draining_.contains(node); }
+  // The cluster's and the users' metrics, in Prometheus' text format.
+  std::string MetricsText() const;
+  // Where the threads of the worker or driver are whose id begins so.
+  void DumpStacks(const std::string& worker, Done<std::string> done);
 
   // ---- answers
   WorkerFate Fate(WorkerId worker, NodeId node) const;
@@ -181,6 +200,17 @@ class HeadCore {
   void On(NodeId node, CarriedPrints message);
   void On(NodeId node, FlushPrints message);
   void On(NodeId node, NodeAnswer message);
+  void On(NodeId node, TaskEventsReport message);
+  void On(NodeId node, CarriedMetrics message);
+  void On(NodeId node, NodeLeft message);
+  struct LogPlace {
+    std::set<NodeId> nodes;                 // one of these has it
+    std::string worker;                     // hex, or its first digits; empty: the daemon's own
+    std::string what;
+    uint64_t begin = 0;                     // bytes of its file
+    std::optional<uint64_t> end;            // none: the file's
+  };
+  absl::StatusOr<LogPlace> FindLog(const LogRequest& request) const;
 
   void Run(std::vector<LeaseEffect> effects);
   void Run(std::vector<ActorEffect> effects);
@@ -259,6 +289,9 @@ class HeadCore {
   struct PrintsFlow { double room = 8 << 20; absl::Time at; uint64_t dropped = 0; };
   std::map<JobId, PrintsFlow> prints_flow_;
   NodeQuestions questions_;
+  TaskTable tasks_;
+  MetricTable metrics_;
+  std::map<NodeId, std::string> draining_;             // why
   std::deque<WorkerId> dead_workers_order_;
   std::unordered_map<WorkerId, std::string> dead_workers_;
 

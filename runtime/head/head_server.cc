@@ -81,7 +81,10 @@ HeadServer::~HeadServer() { Stop(absl::ZeroDuration()); }
 
 uint16_t HeadServer::port() const { return impl_->port; }
 
-std::string HeadServer::address() const { return fmt::format("{}:{}", impl_->options.advertised_ip, impl_->port); }
+std::string HeadServer::address() const {
+  const std::string& ip = impl_->options.advertised_ip;
+  return ip.find(':') == std::string::npos ? fmt::format("{}:{}", ip, impl_->port) : fmt::format("[{}]:{}", ip, impl_->port);
+}
 
 std::shared_ptr<grpc::Channel> HeadServer::LocalChannel() { return impl_->server->LocalChannel(); }
 

@@ -55,6 +55,17 @@ void NodeTable::Disconnected(NodeId id, uint64_t epoch) {
   if (at != nodes_.end() && at->second.epoch == epoch) at->second.connected = false;
 }
 
+bool NodeTable::Leave(NodeId id, const std::string& reason, int64_t now_unix_ms) {
+  auto at = nodes_.find(id);
+  if (at == nodes_.end() || !at->second.alive) return false;
+  Node& node = at->second;
+  node.alive = false;
+  node.connected = false;
+  node.lost_unix_ms = now_unix_ms;
+  node.lost_reason = reason;
+  return true;
+}
+
 std::vector<NodeId> NodeTable::Expire(absl::Time now, int64_t now_unix_ms) {
   std::vector<NodeId> lost;
   for (auto& [id, node] : nodes_) {

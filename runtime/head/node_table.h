@@ -50,6 +50,8 @@ class NodeTable {
   // False: an older report that was overtaken.
   bool AcceptVersion(NodeId id, uint64_t version);
   void Disconnected(NodeId id, uint64_t epoch);
+  // It said that it ends. False: it was not alive.
+  bool Leave(NodeId id, const std::string& reason, int64_t now_unix_ms);
   // Nodes that were not heard for the time-out, now lost.
   std::vector<NodeId> Expire(absl::Time now, int64_t now_unix_ms);
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -55,6 +56,7 @@ struct Registration {
   std::vector<HeldActor> actors;
   std::vector<HeldBundle> bundles;
   std::vector<std::string> jobs;   // submission ids
+  std::optional<std::string> draining;   // why
 };
 
 struct Heartbeat { uint64_t object_store_used = 0; uint32_t workers = 0; };
@@ -97,10 +99,14 @@ struct JobExited { std::string submission_id; int exit_code = 0; int signal = 0;
 struct JobLogBytes { std::string submission_id; uint64_t offset = 0; std::string data; };
 struct CarriedPrints { JobId job; std::string body; };   // an encoded JobPrints
 struct FlushPrints { JobId job; };
+struct CarriedMetrics { std::string body; };   // an encoded MetricsReported
+struct NodeLeft { std::string reason; };
+struct TaskEventsReport { std::string body; uint64_t dropped = 0; };   // an encoded TaskReport
 struct NodeAnswer { uint64_t number = 0; absl::StatusOr<std::string> body = std::string(); };
 
 using FromNode = std::variant<Heartbeat, ResourceReport, LeaseResult, BundlePrepared, BundleCommitted, ActorStarted, ActorEnded, WorkerDied,
-                              DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, CarriedPrints, FlushPrints, NodeAnswer>;
+                              DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, CarriedPrints, FlushPrints, NodeAnswer,
+                              TaskEventsReport, CarriedMetrics, NodeLeft>;
 
 // ---- head -> node -----------------------------------------------------------------------------------------------------------
 
@@ -136,10 +142,11 @@ struct JobExitAck { std::string submission_id; };
 struct NodeContended { bool contended = false; };
 struct PrintsFlushed { JobId job; };
 struct MutePrints { JobId job; };
+struct DrainNode { std::string reason; double deadline_seconds = 0; bool undo = false; };
 struct AskNode { uint64_t number = 0; NodeQuestion question; };
 
 using ToNode = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundle, CommitBundle, ReturnBundle, StartActor,
                             StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, CarriedPrints, PrintsFlushed, MutePrints,
-                            AskNode>;
+                            AskNode, DrainNode>;
 
 }  // namespace argosy::head

@@ -22,6 +22,7 @@ struct Client {
   WorkerId worker;
   JobId job;
   wire::WorkerAddress address;
+  uint32_t pid = 0;                 // of a driver
 };
 
 // The connections of this daemon, and who has registered on them.

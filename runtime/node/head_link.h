@@ -21,6 +21,7 @@ struct HeadLinkOptions {
   absl::Duration backoff_max = absl::Seconds(2);
   absl::Duration answer_timeout = absl::Seconds(10);   // of Register
   size_t waiting_max = 100'000;                        // messages kept while there is no stream; the oldest go first
+  size_t room_max = 1000;                              // messages that wait to be written, for SendIfRoom
 };
 
 // The node's stream to the head: connects, registers, keeps messages in order, and does it again when the stream breaks.
@@ -50,6 +51,8 @@ class HeadLink {
   void Send(ToHead message);
   // As Send, but dropped (and false) when there is no stream: for what is sent again anyway.
   bool SendNow(ToHead message);
+  // As SendNow, but also dropped when many messages wait to be written: for what nobody waits for.
+  bool SendIfRoom(ToHead message);
   bool is_registered() const { return registered_; }
 
  private:

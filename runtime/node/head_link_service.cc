@@ -54,6 +54,10 @@ class HeadLink::Stream final : public grpc::ClientBidiReactor<v1::NodeMessage, v
     out_.push_back(std::move(message));
     if (out_.size() == 1) StartWrite(&out_.front());
   }
+  size_t waiting() {
+    std::lock_guard lock(mutex_);
+    return out_.size();
+  }
   // The loop's; once, and the last that is done with it: gRPC may then delete it at any time.
   void End(bool cancel) {
     if (cancel) context_.TryCancel();
@@ -194,6 +198,12 @@ void HeadLink::Send(ToHead message) {
     waiting_.pop_front();
   }
   waiting_.push_back(std::move(message));
+}
+
+bool HeadLink::SendIfRoom(ToHead message) {
+  if (!registered_ || stream_ == nullptr || stream_->waiting() >= options_.room_max) return false;
+  stream_->Send(ToProto(message));
+  return true;
 }
 
 bool HeadLink::SendNow(ToHead message) {

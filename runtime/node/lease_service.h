@@ -69,6 +69,7 @@ class LeaseService {
   ResourceUpdate Resources();
   std::vector<HeldBundle> HeldBundles() const;
   size_t workers() const { return processes_.size(); }
+  uint32_t Pid(WorkerId worker) const { return processes_.Pid(worker); }
 
  private:
   struct FateQuestion {

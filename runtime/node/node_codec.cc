@@ -59,6 +59,8 @@ struct Filler {
       held->set_incarnation(actor.incarnation);
       *held->mutable_worker() = ToProto(actor.worker);
     }
+    r->set_draining(m.draining.has_value());
+    r->set_drain_reason(m.draining.value_or(""));
     for (const std::string& id : m.job_submission_ids) r->add_job_submission_ids(id);
     for (const HeldBundle& bundle : m.bundles) {
       v1::HeldBundle* held = r->add_bundles();
@@ -172,6 +174,12 @@ struct Filler {
     out->mutable_job_prints()->set_body(Encode(m));
   }
   void operator()(const FlushPrints& m) { out->mutable_flush_prints()->set_job_id(IdBytes(m.job)); }
+  void operator()(const CarriedMetrics& m) { out->mutable_metrics()->set_body(m.body); }
+  void operator()(const NodeLeft& m) { out->mutable_left()->set_reason(m.reason); }
+  void operator()(const CarriedTaskEvents& m) {
+    out->mutable_task_events()->set_body(m.body);
+    out->mutable_task_events()->set_dropped(m.dropped);
+  }
   void operator()(const NodeAnswer& m) {
     v1::NodeAnswer* a = out->mutable_answer();
     a->set_number(m.number);
@@ -262,6 +270,7 @@ absl::StatusOr<FromHead> FromProto(const v1::HeadMessage& message) {
     }
     case Case::kPrintsFlushed: return PrintsFlushed{IdFrom<JobId>(message.prints_flushed().job_id())};
     case Case::kMutePrints: return MutePrints{IdFrom<JobId>(message.mute_prints().job_id())};
+    case Case::kDrain: return DrainNode{message.drain().reason(), message.drain().deadline_seconds(), message.drain().undo()};
     case Case::kQuestion: {
       // A question that this node does not know is answered all the same.
       absl::StatusOr<NodeQuestion> question = Decode<NodeQuestion>(message.question().body());

@@ -25,10 +25,12 @@
 #include "runtime/node/client_table.h"
 #include "runtime/node/cluster_client.h"
 #include "runtime/node/demand_codec.h"
+#include "runtime/node/gpus.h"
 #include "runtime/node/head_link.h"
 #include "runtime/node/health_server.h"
 #include "runtime/node/job_runner.h"
 #include "runtime/node/lease_service.h"
+#include "runtime/node/observer.h"
 #include "runtime/node/package_cache.h"
 #include "runtime/node/worker_prints.h"
 #include "runtime/node/worker_service.h"
@@ -85,19 +87,11 @@ double AvailableCpus() {
   return cpus;
 }
 
-// GPUs that the kernel driver shows.
-double CountGpus() {
-  double count = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) count += entry.is_directory();
-  return count;
-}
-
 }  // namespace
 
 struct NodeServer::Impl {
   Impl(async::Loop& loop, NodeServerOptions options, Callbacks callbacks)
-      : loop(loop), options(std::move(options)), callbacks(std::move(callbacks)), heartbeat(loop), stop_poll(loop) {}
+      : loop(loop), options(std::move(options)), callbacks(std::move(callbacks)), heartbeat(loop), stop_poll(loop), drain_poll(loop) {}
   ~Impl();
 
   absl::Status Start();
@@ -109,6 +103,8 @@ struct NodeServer::Impl {
   void OnRejected(const Rejected& rejected);
   void OnMessage(FromHead message);
   void Answer(const AskedNode& asked);
+  void Drain(const DrainNode& drain);
+  void LeaveWhenIdle();
   // This node was declared dead: whatever ran here is void.
   void StartOver(const std::string& reason);
   void Stop(absl::Duration grace, std::function<void()> done);
@@ -124,6 +120,9 @@ struct NodeServer::Impl {
   UniqueFd lock;
   uint64_t heartbeat_number = 0;
   bool stopping = false;
+  std::optional<std::string> draining;   // why
+  absl::Time drain_deadline = absl::InfiniteFuture();
+  bool left = false;
 
   ClientTable clients;
   std::unique_ptr<store::ObjectStore> store;
@@ -136,6 +135,7 @@ struct NodeServer::Impl {
   std::unique_ptr<WorkerPrints> prints;
   std::unique_ptr<LeaseService> leases;
   std::unique_ptr<WorkerService> workers;
+  std::unique_ptr<Observer> observer;
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<HealthServer> health;
   std::unique_ptr<wire::Listener> unix_listener;
@@ -145,15 +145,18 @@ struct NodeServer::Impl {
   std::string socket_path;
   async::Timer heartbeat;
   async::Timer stop_poll;
+  async::Timer drain_poll;
 };
 
 NodeServer::Impl::~Impl() {
   heartbeat.Cancel();
   stop_poll.Cancel();
+  drain_poll.Cancel();
   unix_listener.reset();
   tcp_listener.reset();
   health.reset();
   jobs.reset();
+  observer.reset();
   workers.reset();
   leases.reset();
   prints.reset();
@@ -197,7 +200,17 @@ absl::Status NodeServer::Impl::OpenSession() {
 
 absl::Status NodeServer::Impl::FindResources() {
   if (!options.resources.contains(kCpu)) options.resources[kCpu] = AvailableCpus();
-  if (!options.resources.contains(kGpu)) options.resources[kGpu] = CountGpus();
+  if (std::vector<Gpu> gpus = FindGpus(options.cuda_visible_devices); !gpus.empty()) {
+    // A number that was given may be of fewer, or of more: then the rest is called by number.
+    if (options.gpu_devices.empty()) {
+      for (const Gpu& gpu : gpus) options.gpu_devices.push_back(gpu.device);
+    }
+    options.resources.emplace(kGpu, static_cast<double>(gpus.size()));
+    if (std::string type = AcceleratorType(gpus.front().name); !type.empty()) options.labels.emplace("argosy.io/accelerator-type", type);
+    spdlog::info("{} GPUs: {}{}", gpus.size(), gpus.front().name.empty() ? "of a name that is not known" : gpus.front().name,
+                 gpus.front().memory == 0 ? "" : fmt::format(", {:.0f} GiB each", static_cast<double>(gpus.front().memory) / 0x1p30));
+  }
+  options.resources.emplace(kGpu, 0.0);
   uint64_t memory = AvailableMemory();
   if (options.object_store_bytes == 0) options.object_store_bytes = std::max<uint64_t>(memory / 10 * 3, 64 << 20);
   if (!options.resources.contains(kMemory)) {
@@ -219,16 +232,17 @@ absl::Status NodeServer::Impl::Start() {
     options.executable_dir = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
   }
   ARGOSY_ASSIGN_OR_RETURN(store, store::ObjectStore::Open(loop, {.size = options.object_store_bytes, .door_path = socket_dir + "/store"}));
+  const std::string bind_ip = options.bind_ip.empty() ? options.ip : options.bind_ip;
   wire::Identity self{wire::Role::kNode, std::string(id.Bytes())};
   wire::ListenOptions listen{.self = self, .token = options.token};
   auto accepted = [this](std::shared_ptr<wire::Connection> connection) {
     if (stopping) return connection->Close(Unavailable("the node daemon stops"));
     workers->Accept(std::move(connection));
   };
-  ARGOSY_ASSIGN_OR_RETURN(tcp_listener, wire::Listener::Tcp(loop, options.ip, options.wire_port, listen, accepted));
+  ARGOSY_ASSIGN_OR_RETURN(tcp_listener, wire::Listener::Tcp(loop, bind_ip, options.wire_port, listen, accepted));
   ARGOSY_ASSIGN_OR_RETURN(unix_listener, wire::Listener::Unix(loop, socket_dir + "/node", listen, accepted));
-  ARGOSY_ASSIGN_OR_RETURN(health, HealthServer::Start(loop, options.ip, options.agent_port));
-  wire_address = tcp_listener->address();
+  ARGOSY_ASSIGN_OR_RETURN(health, HealthServer::Start(loop, bind_ip, options.agent_port));
+  wire_address = wire::JoinHostPort(options.ip, tcp_listener->port());
   socket_path = unix_listener->address();
   agent_address = wire::JoinHostPort(options.ip, health->port());
   peers = std::make_unique<transfer::Peers>(loop, wire::ConnectOptions{.self = self, .token = options.token});
@@ -287,7 +301,10 @@ void NodeServer::Impl::MakeServices() {
   processes.gpu_devices = options.gpu_devices;
   processes.startup.node_socket = socket_path;
   processes.startup.token = options.token.text();
-  processes.startup.tcp_host = options.ip;
+  processes.startup.tcp_host = options.bind_ip.empty() ? options.ip : options.bind_ip;
+  processes.startup.tcp_advertised = options.bind_ip.empty() ? "" : options.ip;
+  processes.startup.tcp_port_min = options.worker_port_min;
+  processes.startup.tcp_port_max = options.worker_port_max;
   processes.startup.node = id;
   processes.startup.session_dir = options.session_dir;
   leases = std::make_unique<LeaseService>(
@@ -320,6 +337,8 @@ void NodeServer::Impl::MakeServices() {
                                                                  .clients = clients,
                                                                  .prints = *prints},
                                             std::move(self), socket_dir);
+  observer = std::make_unique<Observer>(
+      Observer::Parts{.loop = loop, .leases = *leases, .store = *store, .clients = clients, .prints = *prints}, options.session_dir);
 }
 
 Registration NodeServer::Impl::MakeRegistration() {
@@ -340,6 +359,7 @@ Registration NodeServer::Impl::MakeRegistration() {
   registration.actors = leases->machine().HeldActors();
   registration.job_submission_ids = jobs->SubmissionIds();
   registration.bundles = leases->HeldBundles();
+  registration.draining = draining;
   return registration;
 }
 
@@ -358,6 +378,11 @@ void NodeServer::Impl::OnRegistered(const Registered& registered) {
 }
 
 void NodeServer::Impl::OnRejected(const Rejected& rejected) {
+  // The head's answer to NodeLeft.
+  if (left) {
+    if (callbacks.drained) callbacks.drained(*draining);
+    return;
+  }
   if (!rejected.declared_dead) {
     if (callbacks.fatal) callbacks.fatal(FailedPrecondition("the head refused this node: {}", rejected.reason));
     return;
@@ -369,6 +394,7 @@ void NodeServer::Impl::StartOver(const std::string& reason) {
   spdlog::error("the head had declared this node dead ({}): its workers are killed, and it registers under a new id", reason);
   jobs->KillAll();
   workers->CloseAll("its node was declared dead by the head");
+  observer.reset();
   workers.reset();
   leases.reset();   // kills the workers
   mover.reset();
@@ -404,6 +430,7 @@ void NodeServer::Impl::OnMessage(FromHead message) {
     void operator()(const PrintsFlushed& m) { impl.workers->OnPrintsFlushed(m.job); }
     void operator()(const MutePrints& m) { impl.prints->Mute(m.job); }
     void operator()(const AskedNode& m) { impl.Answer(m); }
+    void operator()(const DrainNode& m) { impl.Drain(m); }
   };
   if (stopping && (std::holds_alternative<GrantLease>(message) || std::holds_alternative<StartActor>(message) ||
                    std::holds_alternative<StartJob>(message) || std::holds_alternative<PrepareBundle>(message))) {
@@ -412,18 +439,43 @@ void NodeServer::Impl::OnMessage(FromHead message) {
   std::visit(Visitor{*this}, message);
 }
 
+void NodeServer::Impl::Drain(const DrainNode& drain) {
+  if (left) return;
+  if (drain.undo) {
+    draining.reset();
+    drain_poll.Cancel();
+    spdlog::info("this node is not drained any more");
+    return;
+  }
+  draining = drain.reason;
+  drain_deadline = drain.deadline_seconds > 0 ? Clock::Real().Now() + absl::Seconds(drain.deadline_seconds) : absl::InfiniteFuture();
+  spdlog::info("this node is drained ({}): it takes nothing new, and ends {}", *draining,
+               drain.deadline_seconds > 0 ? fmt::format("when nothing runs here any more, or in {:.0f} s", drain.deadline_seconds)
+                                          : "when nothing runs here any more");
+  drain_poll.Every(absl::Milliseconds(100), [this] { LeaveWhenIdle(); });
+}
+
+void NodeServer::Impl::LeaveWhenIdle() {
+  bool idle = leases->machine().HeldLeases().empty() && leases->machine().HeldActors().empty() && leases->machine().waiting() == 0 &&
+              jobs->running() == 0 && workers->drivers() == 0;
+  if ((!idle && Clock::Real().Now() < drain_deadline) || !head->is_registered()) return;
+  left = true;
+  stopping = true;
+  spdlog::info("this node leaves the cluster: {}", idle ? "nothing runs here any more" : "the time it was given is over");
+  head->Send(NodeLeft{fmt::format("it was drained ({})", *draining)});
+  // Without an answer it ends all the same, and the head's time-out says the rest.
+  drain_poll.After(absl::Seconds(3), [this] {
+    if (callbacks.drained) callbacks.drained(*draining);
+  });
+}
+
 void NodeServer::Impl::Answer(const AskedNode& asked) {
   if (!asked.question) {
     return head->Send(NodeAnswer{asked.number, MakeStatus(absl::StatusCode::kUnimplemented, "node {} does not know this question", options.name)});
   }
-  struct Visitor {
-    Impl& impl;
-    absl::StatusOr<std::string> operator()(const FlushPrintsQuestion& question) {
-      impl.prints->Flush(question.job);
-      return Encode(EmptyAnswer{});
-    }
-  };
-  head->Send(NodeAnswer{asked.number, std::visit(Visitor{*this}, *asked.question)});
+  observer->Answer(*asked.question, [this, number = asked.number](absl::StatusOr<std::string> body) {
+    head->Send(NodeAnswer{number, std::move(body)});
+  });
 }
 
 void NodeServer::Impl::Stop(absl::Duration grace, std::function<void()> done) {

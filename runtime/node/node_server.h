@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,10 @@ namespace argosy::node {
 
 struct NodeServerOptions {
   std::string name;                          // for people; empty: the host's name
-  std::string ip = "127.0.0.1";              // where other nodes and workers reach this one; its listeners bind to it
+  std::string ip = "127.0.0.1";              // where other nodes and workers reach this one
+  std::string bind_ip;                       // what its listeners, and its workers', bind to; empty: ip
+  uint16_t worker_port_min = 0;              // of its workers; 0: any free ports
+  uint16_t worker_port_max = 0;
   uint16_t wire_port = 0;                    // framed connections; 0: any free
   uint16_t agent_port = 0;                   // health over HTTP; 0: any free
   std::string head_address;                  // host:port of the head's gRPC
@@ -30,6 +34,7 @@ struct NodeServerOptions {
   std::map<std::string, std::string> labels; // node id, host name are added
   // What CUDA_VISIBLE_DEVICES calls this node's GPUs, in order; empty: "0", "1", ...
   std::vector<std::string> gpu_devices;
+  std::optional<std::string> cuda_visible_devices;   // of this process: which GPUs are found out
   uint64_t object_store_bytes = 0;           // 0: 30% of the memory that is available now
   std::string session_dir;                   // made when missing, with mode 0700; locked while the daemon lives
   std::string executable_dir;                // of the argosy binary: put first in a job's PATH; empty: this process's
@@ -48,6 +53,7 @@ class NodeServer {
   struct Callbacks {
     std::function<void()> registered;                        // each time the head has taken this node
     std::function<void(const absl::Status& why)> fatal;      // cannot go on; stop the loop
+    std::function<void(const std::string& why)> drained;     // it has left the cluster, as it was asked to; stop the loop
   };
   static absl::StatusOr<std::unique_ptr<NodeServer>> Start(async::Loop& loop, NodeServerOptions options, Callbacks callbacks);
   ~NodeServer();

@@ -35,6 +35,7 @@ struct Registration {
   std::vector<HeldActor> actors;
   std::vector<std::string> job_submission_ids;
   std::vector<HeldBundle> bundles;
+  std::optional<std::string> draining;   // why
 };
 
 struct Heartbeat { uint64_t number = 0; uint64_t object_store_used = 0; uint32_t workers = 0; };
@@ -76,10 +77,13 @@ struct JobStartFailed { std::string submission_id; std::string message; std::str
 struct JobExited { std::string submission_id; int32_t exit_code = 0; int32_t signal = 0; bool stopped = false; };
 struct JobLogBytes { std::string submission_id; uint64_t offset = 0; std::string data; };
 struct FlushPrints { JobId job; };
+struct CarriedMetrics { std::string body; };   // encoded
+struct NodeLeft { std::string reason; };
+struct CarriedTaskEvents { std::string body; uint64_t dropped = 0; };   // encoded
 struct NodeAnswer { uint64_t number = 0; absl::StatusOr<std::string> body = std::string(); };   // encoded
 
 using ToHead = std::variant<Registration, Heartbeat, ResourceUpdate, LeaseResult, BundlePrepared, BundleCommitted, ActorStarted, ActorEnded,
-                            WorkerDied, DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, JobPrints, FlushPrints, NodeAnswer>;
+                            WorkerDied, DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, JobPrints, FlushPrints, NodeAnswer, CarriedTaskEvents, CarriedMetrics, NodeLeft>;
 
 // ---- head -> node -----------------------------------------------------------------------------------------------------------
 
@@ -118,9 +122,10 @@ struct JobExitAck { std::string submission_id; };
 struct NodeContended { bool contended = false; };
 struct PrintsFlushed { JobId job; };
 struct MutePrints { JobId job; };
+struct DrainNode { std::string reason; double deadline_seconds = 0; bool undo = false; };
 struct AskedNode { uint64_t number = 0; std::optional<NodeQuestion> question; };   // none: of a newer kind
 
 using FromHead = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundle, CommitBundle, ReturnBundle, StartActor,
-                              StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, JobPrints, PrintsFlushed, MutePrints, AskedNode>;
+                              StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, JobPrints, PrintsFlushed, MutePrints, AskedNode, DrainNode>;
 
 }  // namespace argosy::node

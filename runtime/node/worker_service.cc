@@ -146,6 +146,14 @@ void WorkerService::OnNotice(const ClientPointer& client, wire::Method method, c
     case Method::kDeleteObjects:
       if (auto message = read(wire::DeleteObjects{})) DeleteObjects(*message);
       return;
+    case Method::kReportTasks:
+      // As it is: what it says is between the process and the head.
+      if (!parts_.head.SendIfRoom(CarriedTaskEvents{body, task_events_dropped_})) ++task_events_dropped_;
+      else task_events_dropped_ = 0;
+      return;
+    case Method::kReportMetrics:
+      (void)parts_.head.SendIfRoom(CarriedMetrics{body});   // the next report says it all again
+      return;
     case Method::kActorExiting:
       if (auto message = read(wire::ActorExiting{})) parts_.leases.Step(ActorExitAnnounced{client->worker, message->reason});
       return;
@@ -254,6 +262,7 @@ void WorkerService::RegisterDriver(const ClientPointer& client, wire::Call call)
   client->job = job;
   client->is_driver = true;
   client->address = driver.address;
+  client->pid = driver.pid;
   parts_.clients.SetRegistered(client);
   wire::WorkerRegistered reply = self_;
   reply.job = job;
@@ -293,9 +302,11 @@ void WorkerService::FlushPrints(const ClientPointer& client, wire::Call call) {
   auto at = drivers_.find(client->job);
   if (!client->is_driver || at == drivers_.end()) return call.Fail(FailedPrecondition("only a driver is shown what workers print"));
   Driver& driver = at->second;
-  parts_.prints.Flush(client->job);
   auto shared = std::make_shared<wire::Call>(std::move(call));
-  if (driver.quiet || !parts_.head.SendNow(node::FlushPrints{client->job})) return shared->Answer(wire::Empty{});
+  if (!parts_.head.SendNow(node::FlushPrints{client->job})) {
+    parts_.prints.Flush(client->job);
+    return shared->Answer(wire::Empty{});
+  }
   driver.flushes.push_back(std::move(shared));
   driver.flush_timer = std::make_unique<async::Timer>(parts_.loop);
   driver.flush_timer->After(kFlushWait, [this, job = client->job] { OnPrintsFlushed(job); });

@@ -48,6 +48,7 @@ class WorkerService {
   // To the job's driver. False when that is not here.
   bool ShowPrints(JobPrints prints);
   void OnPrintsFlushed(JobId job);
+  size_t drivers() const { return drivers_.size(); }
   // Closes the connections of workers and drivers.
   void CloseAll(const std::string& reason);
 
@@ -96,6 +97,7 @@ class WorkerService {
   Parts parts_;
   wire::WorkerRegistered self_;
   std::string socket_dir_;
+  uint64_t task_events_dropped_ = 0;   // reports, while the head was slow
   std::map<JobId, Driver> drivers_;
   std::unordered_map<JobId, std::string> namespaces_;   // of jobs whose driver is elsewhere
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

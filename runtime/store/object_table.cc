@@ -237,6 +237,15 @@ std::optional<absl::Time> ObjectTable::NextDeadline() const {
   return waiting_.front().deadline;
 }
 
+std::vector<ObjectTable::Listed> ObjectTable::List() const {
+  std::vector<Listed> list;
+  list.reserve(entries_.size());
+  for (const auto& [serial, entry] : entries_) {
+    list.push_back({entry.object, entry.place.size, entry.owner, entry.job, entry.sealed, entry.is_copy, entry.pins});
+  }
+  return list;
+}
+
 ObjectTable::State ObjectTable::StateOf(ObjectId object) const {
   auto at = by_id_.find(object);
   if (at == by_id_.end()) return State::kAbsent;

@@ -87,6 +87,17 @@ class ObjectTable {
   // When TakeAnswers must be called again at the latest.
   std::optional<absl::Time> NextDeadline() const;
 
+  // Everything that takes space, in no order.
+  struct Listed {
+    ObjectId object;
+    uint64_t size = 0;
+    WorkerId owner;
+    JobId job;
+    bool sealed = false;
+    bool is_copy = false;
+    uint32_t pins = 0;
+  };
+  std::vector<Listed> List() const;
   State StateOf(ObjectId object) const;
   std::optional<uint64_t> SizeOf(ObjectId object) const;
   uint64_t used() const { return allocator_.used(); }

@@ -27,8 +27,10 @@ enum class Method : uint16_t {
   kDeleteObjects = 13, kCreateActor = 14, kResolveActor = 15, kKillActor = 16, kActorExiting = 17, kCreateGroup = 18,
   kWaitGroup = 19, kRemoveGroup = 20, kKvPut = 21, kKvGet = 22, kKvDelete = 23, kKvList = 24, kListNodes = 25, kAbortObject = 26,
   kExplain = 27, kContainsObject = 28, kListActors = 29, kFlushPrints = 34,
+  kReportTasks = 35, kReportMetrics = 36,
   // node daemon -> worker
   kBecomeActor = 40, kExitWorker = 41, kLeaseRecalled = 42, kPrepareForJob = 43, kPrinted = 50,
+  kFlushReports = 51, kListReferences = 52, kDumpStacks = 53,
   // worker -> worker
   kPushTask = 60, kCancelTask = 61, kGetOwnedObject = 62, kAddBorrower = 63, kReleaseBorrow = 64, kOpenChannel = 65,
   kAcknowledge = 66,
@@ -305,6 +307,10 @@ struct ExplainReply { bool placeable = false; std::string text; };
 struct Explain { static constexpr Method kMethod = Method::kExplain; using Reply = ExplainReply; Demand demand; };
 // From a driver: answered after what its workers had printed by now was sent to it (Printed).
 struct FlushPrints { static constexpr Method kMethod = Method::kFlushPrints; using Reply = Empty; };
+// Laid out as argosy::TaskReport, which the head reads.
+struct ReportTasks { static constexpr Method kMethod = Method::kReportTasks; TaskEvents events; };
+// Laid out as argosy::MetricsReported.
+struct ReportMetrics { static constexpr Method kMethod = Method::kReportMetrics; ProcessMetrics metrics; };
 
 // ---- node daemon -> worker --------------------------------------------------------------------------------------------------
 
@@ -326,6 +332,11 @@ struct LeaseRecalled {
 };
 // To a driver: what its workers print. Answered when it is taken, so that the node knows how much is on its way.
 struct Printed { static constexpr Method kMethod = Method::kPrinted; using Reply = Empty; JobPrints prints; };
+// Answered after what there is to report (ReportTasks) was sent.
+struct FlushReports { static constexpr Method kMethod = Method::kFlushReports; using Reply = Empty; };
+struct ListReferences { static constexpr Method kMethod = Method::kListReferences; using Reply = References; uint32_t references_max = 0; };
+struct StacksReply { std::string text; };
+struct DumpStacks { static constexpr Method kMethod = Method::kDumpStacks; using Reply = StacksReply; };
 
 // ---- worker -> worker -------------------------------------------------------------------------------------------------------
 
@@ -348,6 +359,7 @@ struct TaskSpec {
   uint64_t sequence = 0;         // actor calls: order of this caller's calls in this incarnation, from 0
   std::string name;              // for people
   std::string code_id;           // the caller's package
+  std::string trace;             // W3C traceparent whose span is the caller's; empty: none
 };
 // A stored value lies in the object store of `location.node`.
 struct StoredValue { ObjectLocation location; std::vector<Reference> references; };

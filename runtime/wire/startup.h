@@ -23,6 +23,9 @@ struct StartupBlock {
   std::string worker_socket;     // Unix socket to listen on, short enough, in a 0700 folder
   std::string session_dir;
   CodePackage code;              // what it runs; its own tasks and actors are started with the same
+  std::string tcp_advertised;    // how workers of other hosts reach this one; empty: tcp_host
+  uint16_t tcp_port_min = 0;     // where to listen; 0: any free port
+  uint16_t tcp_port_max = 0;
 };
 
 }  // namespace argosy::wire

@@ -7,6 +7,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/wire/address.h"
 #include "runtime/worker/execution.h"
 
 namespace argosy::worker {
@@ -20,6 +21,25 @@ ErrorInfo MakeError(ErrorInfo::Kind kind, std::string message) {
   return error;
 }
 
+namespace {
+
+// On any free port, or on a free one of the range, which processes of one host share: each begins at another place.
+absl::StatusOr<std::unique_ptr<wire::Listener>> ListenTcp(async::Loop& loop, const CoreOptions& options, const wire::ListenOptions& listen,
+                                                          const wire::Listener::Accepted& accept) {
+  if (options.tcp_port_min == 0) return wire::Listener::Tcp(loop, options.tcp_host, 0, listen, accept);
+  uint32_t ports = uint32_t{options.tcp_port_max} - options.tcp_port_min + 1;
+  uint32_t first = static_cast<uint32_t>(::getpid()) % ports;
+  for (uint32_t i = 0; i < ports; ++i) {
+    uint16_t port = static_cast<uint16_t>(options.tcp_port_min + (first + i) % ports);
+    absl::StatusOr<std::unique_ptr<wire::Listener>> listener = wire::Listener::Tcp(loop, options.tcp_host, port, listen, accept);
+    if (listener.ok()) return listener;
+  }
+  return absl::ResourceExhaustedError(ToAbsl(fmt::format("every port from {} to {} is taken: give a wider --worker-ports", options.tcp_port_min,
+                                                         options.tcp_port_max)));
+}
+
+}  // namespace
+
 Cell::~Cell() {
   if (std::shared_ptr<Core> core = core_.lock()) core->DropHandle(state_->id);
 }
@@ -28,6 +48,7 @@ Core::Core(CoreOptions options) : options_(std::move(options)), references_(opti
 
 Core::~Core() {
   role_.Stop();
+  if (stack_thread_.joinable()) stack_thread_.join();
   for (std::thread& thread : extra_threads_) {
     if (thread.joinable()) thread.join();
   }
@@ -54,10 +75,10 @@ absl::Status Core::Open() {
   listen.token = options_.token;
   auto accept = [this](std::shared_ptr<wire::Connection> connection) { Accept(std::move(connection)); };
   ARGOSY_ASSIGN_OR_RETURN(unix_listener_, wire::Listener::Unix(loop_, options_.worker_socket, listen, accept));
-  absl::StatusOr<std::unique_ptr<wire::Listener>> tcp = wire::Listener::Tcp(loop_, options_.tcp_host, 0, listen, accept);
+  absl::StatusOr<std::unique_ptr<wire::Listener>> tcp = ListenTcp(loop_, options_, listen, accept);
   if (tcp.ok()) {
     tcp_listener_ = std::move(*tcp);
-    address_.tcp = tcp_listener_->address();
+    address_.tcp = options_.tcp_advertised.empty() ? tcp_listener_->address() : wire::JoinHostPort(options_.tcp_advertised, tcp_listener_->port());
   } else {
     spdlog::warn("workers of other hosts cannot reach this one: {}", Message(tcp.status()));
   }
@@ -139,6 +160,7 @@ void Core::Shutdown() {
     tcp_listener_.reset();
     tick_.reset();
     timers_.clear();
+    SendReports();
     if (peers_) peers_->CloseAll();
     for (const std::weak_ptr<wire::Connection>& weak : accepted_) {
       if (auto connection = weak.lock()) connection->Close(absl::CancelledError("the driver ends"));
@@ -192,6 +214,12 @@ void Core::Accept(std::shared_ptr<wire::Connection> connection) {
 
 void Core::OnNodeRequest(wire::Call call) {
   if (call.method() == wire::Method::kBecomeActor) return OnBecomeActor(std::move(call));
+  if (call.method() == wire::Method::kFlushReports) {
+    SendReports();
+    return call.Answer(wire::Empty());
+  }
+  if (call.method() == wire::Method::kListReferences) return OnListReferences(std::move(call));
+  if (call.method() == wire::Method::kDumpStacks) return OnDumpStacks(std::move(call));
   if (call.method() == wire::Method::kPrinted && options_.printed) {
     absl::StatusOr<wire::Printed> message = call.As<wire::Printed>();
     if (!message.ok()) return call.Fail(message.status());
@@ -293,6 +321,7 @@ void Core::AskFate(const wire::WorkerAddress& worker, std::function<void(const w
 }
 
 void Core::LeaveProcess(const std::string& why) {
+  SendReports();
   // What was answered is on its way; what user code printed must be seen. Destructors of user objects do not run: other threads may
   // still be in user code.
   for (const std::weak_ptr<wire::Connection>& weak : accepted_) {

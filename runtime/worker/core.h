@@ -56,7 +56,10 @@ struct CoreOptions {
   WorkerId worker;
   std::string node_socket;
   Token token;
-  std::string tcp_host = "127.0.0.1";
+  std::string tcp_host = "127.0.0.1";  // to listen on
+  std::string tcp_advertised;          // how others reach it; empty: tcp_host
+  uint16_t tcp_port_min = 0;           // 0: any free port
+  uint16_t tcp_port_max = 0;
   std::string worker_socket;           // to listen on
   uint64_t startup_number = 0;         // workers
   std::string submission_id;           // drivers, as the job's environment has it
@@ -64,6 +67,8 @@ struct CoreOptions {
   std::string ns;
   // Drivers: what workers print, on the loop; must not wait. None: it is not wanted.
   std::function<void(JobPrints prints)> printed;
+  // This process's metrics when they have changed since the last call; any thread. None: there are none.
+  std::function<bool(ProcessMetrics* metrics)> metrics;
   wire::CodePackage code;              // what this job's workers run; an empty `source_address` is filled in
   Executor executor;
 };
@@ -148,6 +153,11 @@ class Core : public std::enable_shared_from_this<Core> {
   // ---- of the calling thread's task ----
   TaskId current_task() const;
   bool current_cancelled() const;
+  // The W3C traceparent of the calling thread's task, or the one that was set for this thread; empty: none.
+  std::string current_trace() const;
+  static void SetTrace(std::string traceparent);
+  // Metrics have changed: they are sent soon. Any thread.
+  void MetricsChanged();
   ActorId actor() const;
   uint64_t incarnation() const;
   std::vector<uint32_t> gpu_ids() const;
@@ -163,6 +173,7 @@ class Core : public std::enable_shared_from_this<Core> {
     SubmitMachine::ShapeId shape = 0;
     int max_retries = 0;
     bool cancelled = false;
+    int64_t submitted_us = 0;                       // since the epoch
   };
   struct LeaseRecord { wire::LeaseGrant grant; bool asking_fate = false; std::vector<std::pair<TaskId, uint32_t>> unanswered; };
   struct ActorRecord {
@@ -269,6 +280,21 @@ class Core : public std::enable_shared_from_this<Core> {
   void ArmLongRunning();
   void KeepReply(const AttemptKey& key, std::string body);
   void NotePrinter(const Execution& execution);
+  // what this process tells about itself (core_observe.cc)
+  void NoteStart(Execution& execution);
+  void NoteStop(Execution& execution);
+  TaskEvent EventOf(const Execution& execution) const;
+  TaskEvent EventOf(const TaskRecord& record) const;
+  static void FillTrace(TaskEvent& event, const std::string& traceparent);
+  static const Execution* CurrentExecution();
+  void ReportSubmitted(TaskRecord& record);
+  void ReportFailed(const TaskRecord& record, const wire::ErrorInfo& error);
+  void ReportEnd(const Execution& execution, const std::optional<wire::ErrorInfo>& error);
+  void ArmReports();
+  void SendReports();
+  void SendMetrics();
+  void OnListReferences(wire::Call call);
+  void OnDumpStacks(wire::Call call);
   // Around a wait of a running task.
   void EnterBlocked();
   void LeaveBlocked();
@@ -333,6 +359,16 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<uint32_t> gpu_ids_;
   int max_concurrency_ = 1;
 
+  std::vector<TaskEvent> events_;                                       // to be sent
+  std::vector<TaskId> submitted_;                                       // since the last report
+  uint64_t events_dropped_ = 0;
+  bool reports_armed_ = false;
+  bool metrics_armed_ = false;
+  std::shared_ptr<Execution> constructing_;
+  std::atomic<uint64_t> printed_out_ = 0;                               // bytes, when the last execution ended
+  std::atomic<uint64_t> printed_error_ = 0;
+  std::thread stack_thread_;
+  bool stacks_done_ = true;
   // Of the thread that runs plain tasks, or constructed the actor.
   std::optional<wire::PrintedNames> printed_names_;
   std::string printer_;

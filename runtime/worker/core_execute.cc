@@ -30,6 +30,7 @@ constexpr absl::Duration kLongRunning = absl::Milliseconds(20);
 
 }  // namespace
 
+const Execution* Core::CurrentExecution() { return current; }
 TaskId Core::current_task() const { return current == nullptr ? TaskId() : current->spec.task; }
 bool Core::current_cancelled() const { return current != nullptr && current->cancelled.load(std::memory_order_relaxed); }
 ActorId Core::actor() const {
@@ -100,6 +101,7 @@ void Core::EnterInOrder(std::shared_ptr<Execution> execution) {
 }
 
 void Core::Enqueue(std::shared_ptr<Execution> execution) {
+  ArmReports();
   {
     std::lock_guard lock(queue_mutex_);
     queue_.push_back(std::move(execution));
@@ -143,6 +145,7 @@ void Core::OnBecomeActor(wire::Call call) {
   execution->spec.function = message->spec.creator;
   execution->spec.name = message->spec.class_name;
   execution->spec.arguments = std::move(*arguments);
+  constructing_ = execution;
   execution->spec.owner = message->spec.owner;
   execution->answers.push_back(std::move(call));
   Enqueue(std::move(execution));
@@ -223,6 +226,7 @@ void Core::RunExecutions() {
 }
 
 void Core::Execute(const std::shared_ptr<Execution>& execution) {
+  NoteStart(*execution);
   ++running_;
   if (execution->kind == Execution::kTask && queued_ > 0) role_.Do([this] { ArmLongRunning(); });
   wire::TaskReply reply;
@@ -260,6 +264,7 @@ void Core::Execute(const std::shared_ptr<Execution>& execution) {
       }
     }
     current = nullptr;
+    NoteStop(*execution);
   }
   // The argument values and their handles are gone by now: what is still counted was kept.
   role_.Do([this, execution, exit_actor, reply = std::move(reply), refs = std::move(refs)]() mutable {
@@ -322,9 +327,11 @@ ExecutionOutput Core::Run(const std::shared_ptr<Execution>& execution) {
 // Loop: answers, after counting what this process keeps and what the caller gets.
 void Core::Finish(const std::shared_ptr<Execution>& execution, wire::TaskReply reply, std::vector<CellPtr> refs) {
   --running_;
+  ReportEnd(*execution, reply.error);
   if (execution->kind == Execution::kConstructor) {
     wire::BecomeActorReply answer;
     answer.error = std::move(reply.error);
+    constructing_.reset();
     for (wire::Call& call : execution->answers) call.Answer(answer);
     execution->answers.clear();
     if (!answer.error) {

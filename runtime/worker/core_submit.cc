@@ -83,6 +83,7 @@ absl::StatusOr<CellPtr> Core::SubmitTask(const TaskRequest& request, std::vector
   spec.arguments = std::move(prepared.arguments);
   spec.owner = address_;
   spec.code_id = options_.code.id;
+  spec.trace = current_trace();
   record->held = std::move(prepared.held);
   record->dependencies = std::move(prepared.dependencies);
   record->max_retries = request.max_retries;
@@ -102,6 +103,7 @@ absl::StatusOr<CellPtr> Core::SubmitTask(const TaskRequest& request, std::vector
 
 void Core::Begin(std::shared_ptr<TaskRecord> record) {
   tasks_.emplace(record->spec.task, record);
+  ReportSubmitted(*record);
   WhenAllReady(record->dependencies, [this, task = record->spec.task](const ErrorInfo* error) {
     auto it = tasks_.find(task);
     if (it == tasks_.end()) return;
@@ -275,6 +277,7 @@ void Core::FailTask(TaskId task, const ErrorInfo& error) {
   auto it = tasks_.find(task);
   if (it == tasks_.end()) return;
   std::shared_ptr<TaskRecord> record = it->second;
+  ReportFailed(*record, error);
   SetError(*record->result, error);
   EndTask(task);
 }
@@ -397,6 +400,7 @@ absl::StatusOr<CellPtr> Core::SubmitCall(ActorId actor, const std::string& funct
   spec.owner = address_;
   spec.actor = actor;
   spec.code_id = options_.code.id;
+  spec.trace = current_trace();
   record->held = std::move(prepared.held);
   record->dependencies = std::move(prepared.dependencies);
   CellPtr cell = NewUncounted(ReturnId(spec.task, 0), address_);
@@ -408,6 +412,7 @@ absl::StatusOr<CellPtr> Core::SubmitCall(ActorId actor, const std::string& funct
     record->result->task = task;
     record->result->actor = actor;
     tasks_.emplace(task, record);
+    ReportSubmitted(*record);
     ActorCallMachine::Effects effects;
     ActorOf(actor).machine.Submit(task, effects);
     Apply(actor, std::move(effects));

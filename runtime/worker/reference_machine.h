@@ -65,6 +65,14 @@ class ReferenceMachine {
   std::optional<wire::WorkerAddress> OwnerOf(ObjectId object) const;
   size_t size() const { return entries_.size(); }
   size_t borrowers(ObjectId object) const;
+  // What is known of every object, for people.
+  struct Facts { ObjectId object; WorkerId owner; int64_t local = 0; int64_t pins = 0; int64_t borrowers = 0; };
+  template <class Visit>
+  void ForEach(Visit&& visit) const {
+    for (const auto& [object, entry] : entries_) {
+      visit(Facts{object, entry.owned ? self_ : entry.owner.worker, entry.local, entry.pins, static_cast<int64_t>(entry.borrowers.size())});
+    }
+  }
   std::vector<WorkerId> Borrowers() const;
 
  private:

@@ -1,8 +1,12 @@
 // A driver that does one thing for others to look at: what its workers print, list, hold. Its first argument says which.
 
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +36,34 @@ int Die(std::string text) {
   std::abort();
 }
 
+__attribute__((noinline)) int LoopUntilThere(const std::string& path) {
+  std::printf("waiting\n");
+  while (::access(path.c_str(), F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return 1;
+}
+int WaitsFor(std::string path) { return LoopUntilThere(path); }
+
+int Square(int x) {
+  std::printf("square of %d\n", x);
+  return x * x;
+}
+int Throws(std::string text) { throw std::runtime_error(text); }
+std::string Big(int bytes) { return std::string(static_cast<size_t>(bytes), 'b'); }
+int Needs(std::string, int) { return 0; }
+
+int Counts(int rows) {
+  static argosy::metrics::Counter counter("rows_read", "Rows read");
+  static argosy::metrics::Gauge gauge("depth");
+  static argosy::metrics::Histogram seconds("load_seconds", {0.1, 1}, "How long it took");
+  counter.Increment(rows, {{"table", "orders"}});
+  gauge.Set(rows);
+  seconds.Observe(0.5);
+  return 0;
+}
+
+std::string Inner() { return argosy::GetRuntimeContext().trace_parent; }
+std::string Outer() { return argosy::GetRuntimeContext().trace_parent + " " + argosy::Get(argosy::Task<Inner>().Submit()); }
+
 class Speaker {
  public:
   explicit Speaker(std::string word) : word_(std::move(word)) { std::printf("made %s\n", word_.c_str()); }
@@ -59,12 +91,69 @@ void Prints() {
   }
 }
 
+// Leaves tasks in every state, an actor and objects, says so, and goes on until the file is there.
+__attribute__((noinline)) void Hold(const std::string& until) {
+  std::vector<argosy::ObjectRef<int>> squares;
+  for (int i = 0; i < 5; ++i) squares.push_back(argosy::Task<Square>().Submit(i));
+  argosy::Get(squares);
+  try {
+    argosy::Get(argosy::Task<Throws>().Submit(std::string("a bad day")));
+  } catch (const argosy::TaskError&) {
+  }
+  argosy::Actor<Speaker> speaker = argosy::Spawn<Speaker>({.name = "keeper", .ns = "observed"}, std::string("number"));
+  argosy::Get(speaker.Call<&Speaker::Say>(7));
+  argosy::ObjectRef<std::string> big = argosy::Task<Big>().Submit(3 << 20);
+  argosy::Get(big);
+  argosy::ObjectRef<int> running = argosy::Task<WaitsFor>({.name = "the-running-one"}).Submit(until);
+  argosy::ObjectRef<int> impossible = argosy::Task<Needs>({.name = "the-impossible-one", .resources = {{"submarine", 1}}}).Submit(std::string(), 1);
+  argosy::ObjectRef<int> behind = argosy::Task<Needs>({.name = "the-one-behind"}).Submit(std::string(), impossible);
+  std::puts("ready");
+  std::fflush(stdout);
+  argosy::Get(running);
+}
+
+void Trace() {
+  argosy::SetTraceParent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+  std::printf("trace %s\n", argosy::Get(argosy::Task<Outer>().Submit()).c_str());
+  argosy::SetTraceParent("");
+  std::printf("without %s.\n", argosy::Get(argosy::Task<Inner>().Submit()).c_str());
+  try {
+    argosy::SetTraceParent("00-nonsense");
+  } catch (const std::invalid_argument& error) {
+    std::printf("refused: %s\n", error.what());
+  }
+}
+
+void Metrics() {
+  argosy::metrics::Counter submitted("tasks_submitted");
+  for (int rows : {3, 4}) {
+    argosy::Get(argosy::Task<Counts>().Submit(rows));
+    submitted.Increment();
+  }
+  for (const char* name : {"", "9lives", "argosy_tasks", "a-b"}) {
+    try {
+      argosy::metrics::Counter wrong{name};
+      std::printf("accepted %s\n", name);
+    } catch (const std::invalid_argument&) {
+    }
+  }
+  try {
+    argosy::metrics::Gauge taken("tasks_submitted");
+    std::puts("accepted another kind");
+  } catch (const std::invalid_argument& error) {
+    std::printf("refused: %s\n", error.what());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   argosy::Runtime runtime = argosy::Connect(argc, argv);
   std::string what = argc > 1 ? argv[1] : "";
   if (what == "prints") Prints();
+  if (what == "metrics") Metrics();
+  if (what == "trace") Trace();
+  if (what == "hold") Hold(argv[2]);
   if (what == "flood") argosy::Get(argosy::Task<Flood>().Submit(std::atoi(argv[2])));
   std::puts("done");
   return 0;

@@ -42,7 +42,7 @@ TEST_CASE("Access: health and the page's files need no token, everything else do
   CHECK_FALSE(Refusal(Get("/api/gcs_healthz"), Endpoint::kHealth, kToken));
   CHECK_FALSE(Refusal(Get("/"), Endpoint::kStatic, kToken));
   for (Endpoint endpoint : {Endpoint::kVersion, Endpoint::kPackage, Endpoint::kJobs, Endpoint::kJob, Endpoint::kJobStop, Endpoint::kJobLogs,
-                            Endpoint::kJobLogTail, Endpoint::kActivities, Endpoint::kCluster, Endpoint::kLogOut, Endpoint::kNotFound,
+                            Endpoint::kJobLogTail, Endpoint::kActivities, Endpoint::kCluster, Endpoint::kMetrics, Endpoint::kLogOut, Endpoint::kNotFound,
                             Endpoint::kMethodNotAllowed}) {
     CHECK(Refusal(Get(), endpoint, kToken));
   }

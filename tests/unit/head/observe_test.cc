@@ -1,5 +1,8 @@
 // What the head passes on and answers about what goes on.
 
+#include <thread>
+
+#include "nlohmann/json.hpp"
 #include "runtime/base/codec.h"
 #include "runtime/base/observation.h"
 #include "tests/unit/head/head_fixture.h"
@@ -118,6 +121,172 @@ TEST_CASE("Head: a flush of prints asks the other nodes and is answered after th
   b.Expect(v1::HeadMessage::kQuestion);
   b.Leave();
   a.Expect(v1::HeadMessage::kPrintsFlushed);
+}
+
+namespace {
+
+std::vector<nlohmann::json> Rows(TestHead& head, const std::string& kind, const std::vector<std::pair<std::string, std::string>>& filters = {},
+                                 v1::ListStateReply* whole = nullptr) {
+  v1::ListStateRequest request;
+  request.set_kind(kind);
+  request.set_limit(100);
+  request.set_detail(true);
+  for (const auto& [key, value] : filters) {
+    request.add_filters()->set_key(key);
+    request.mutable_filters()->rbegin()->set_value(value);
+  }
+  v1::ListStateReply reply = head.Call(head.cluster, &v1::ClusterService::Stub::ListState, request);
+  std::vector<nlohmann::json> rows;
+  for (const std::string& row : reply.rows()) rows.push_back(nlohmann::json::parse(row));
+  if (whole != nullptr) *whole = reply;
+  return rows;
+}
+
+v1::NodeMessage TaskReportOf(JobId job, WorkerId worker, const std::vector<TaskEvent>& events) {
+  TaskReport report;
+  report.events.job = job;
+  report.events.node_name = "a";
+  report.events.worker = worker;
+  report.events.pid = 5;
+  report.events.events = events;
+  v1::NodeMessage message;
+  message.mutable_task_events()->set_body(Encode(report));
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("Head: what processes report of tasks is listed, filtered, cut and counted") {
+  TestHead head;
+  TestNode a(head, "a", {{"CPU", 1}});
+  a.Expect(v1::HeadMessage::kRegistered);
+  JobId job = JobId::Random();
+  WorkerId worker = WorkerId::Random();
+  std::vector<TaskEvent> events;
+  for (int i = 0; i < 5; ++i) {
+    TaskEvent& event = events.emplace_back();
+    event.task = TaskId::Random();
+    event.name = i == 0 ? "Odd" : "Even";
+    event.state = i == 0 ? TaskEvent::kFailed : TaskEvent::kFinished;
+    event.error = i == 0 ? "a bad day" : "";
+    event.executed = true;
+    event.started_us = 1'000'000;
+    event.ended_us = 3'500'000;
+  }
+  a.Send(TaskReportOf(job, worker, events));
+  REQUIRE(WaitFor([&] { return Rows(head, "tasks").size() == 5; }));
+  std::vector<nlohmann::json> odd = Rows(head, "tasks", {{"state", "failed"}});
+  REQUIRE(odd.size() == 1);
+  CHECK(odd[0]["name"] == "Odd");
+  CHECK(odd[0]["reason"] == "a bad day");
+  CHECK(odd[0]["seconds"] == 2.5);
+  CHECK(odd[0]["worker_id"] == worker.Hex());
+  v1::ListStateRequest request;
+  request.set_kind("tasks");
+  request.set_limit(2);
+  request.set_offset(1);
+  v1::ListStateReply page = head.Call(head.cluster, &v1::ClusterService::Stub::ListState, request);
+  CHECK(page.rows_size() == 2);
+  CHECK(page.matched() == 5);
+  std::vector<nlohmann::json> counts = Rows(head, "task-summary", {{"name", "Even"}});
+  REQUIRE(counts.size() == 1);
+  CHECK(counts[0]["finished"] == 4);
+  // Bytes that are no report harm nobody.
+  v1::NodeMessage nonsense;
+  nonsense.mutable_task_events()->set_body("nonsense");
+  nonsense.mutable_task_events()->set_dropped(3);
+  a.Send(nonsense);
+  v1::ListStateReply whole;
+  REQUIRE(WaitFor([&] {
+    Rows(head, "tasks", {}, &whole);
+    return whole.warnings_size() == 1;
+  }));
+  CHECK(whole.warnings(0).find("3 reports") != std::string::npos);
+}
+
+TEST_CASE("Head: workers are asked of the nodes, and one that does not answer is a warning") {
+  TestHead head;
+  TestNode a(head, "a", {{"CPU", 1}});
+  TestNode b(head, "b", {{"CPU", 1}});
+  a.Expect(v1::HeadMessage::kRegistered);
+  b.Expect(v1::HeadMessage::kRegistered);
+  std::thread answering([&] {
+    v1::HeadMessage asked = a.Expect(v1::HeadMessage::kQuestion);
+    WorkersAnswer workers;
+    workers.workers.emplace_back();
+    workers.workers.back().state = "IDLE";
+    workers.workers.back().pid = 9;
+    v1::NodeMessage answer;
+    answer.mutable_answer()->set_number(asked.question().number());
+    answer.mutable_answer()->set_body(Encode(workers));
+    a.Send(answer);
+    b.Expect(v1::HeadMessage::kQuestion);
+    answer.mutable_answer()->clear_body();
+    answer.mutable_answer()->set_error_code(12);
+    answer.mutable_answer()->set_error("too old to know");
+    b.Send(answer);
+  });
+  v1::ListStateReply whole;
+  std::vector<nlohmann::json> workers = Rows(head, "workers", {}, &whole);
+  answering.join();
+  REQUIRE(workers.size() == 1);
+  CHECK(workers[0]["pid"] == 9);
+  CHECK(workers[0]["node"] == "a");
+  REQUIRE(whole.warnings_size() == 1);
+  CHECK(whole.warnings(0) == "node b: too old to know");
+}
+
+TEST_CASE("Head: a drained node gets nothing, says goodbye, and is lost at once") {
+  TestHead head;
+  TestNode first(head, "first", {{"CPU", 1}}, true);
+  TestNode a(head, "a", {{"CPU", 1}});
+  first.Expect(v1::HeadMessage::kRegistered);
+  a.Expect(v1::HeadMessage::kRegistered);
+  v1::DrainNodeRequest request;
+  request.set_node("a");
+  request.set_reason("new disks");
+  head.Call(head.cluster, &v1::ClusterService::Stub::DrainNode, request);
+  CHECK(a.Expect(v1::HeadMessage::kDrain).drain().reason() == "new disks");
+  CHECK(a.Expect(v1::HeadMessage::kContended).contended().contended());
+  CHECK(Rows(head, "nodes", {{"name", "a"}}).at(0)["state"] == "DRAINING");
+  v1::NodeMessage left;
+  left.mutable_left()->set_reason("it was drained (new disks)");
+  a.Send(left);
+  a.Expect(v1::HeadMessage::kRejected);
+  std::vector<nlohmann::json> nodes = Rows(head, "nodes", {{"name", "a"}});
+  CHECK(nodes.at(0)["state"] == "LOST");
+  CHECK(nodes.at(0)["lost_reason"] == "it was drained (new disks)");
+}
+
+TEST_CASE("Head: a node tells a restarted head that it is drained") {
+  TestHead head;
+  TestNode a(head, "a", {{"CPU", 1}}, false, NodeId::Random(), [](v1::Register& message) {
+    message.set_draining(true);
+    message.set_drain_reason("old");
+  });
+  a.Expect(v1::HeadMessage::kRegistered);
+  CHECK(Rows(head, "nodes").at(0)["state"] == "DRAINING");
+  CHECK_FALSE(a.Has(v1::HeadMessage::kDrain));
+}
+
+TEST_CASE("Head: metrics of users and of the cluster are served as text") {
+  TestHead head;
+  TestNode a(head, "a", {{"CPU", 1}});
+  a.Expect(v1::HeadMessage::kRegistered);
+  MetricsReported report;
+  report.metrics.job = JobId::FromNumber(1);
+  report.metrics.worker = WorkerId::Random();
+  report.metrics.metrics.emplace_back();
+  report.metrics.metrics.back().name = "rows_read";
+  report.metrics.metrics.back().value = 5;
+  v1::NodeMessage message;
+  message.mutable_metrics()->set_body(Encode(report));
+  a.Send(message);
+  REQUIRE(WaitFor([&] {
+    std::string text = head.Call(head.cluster, &v1::ClusterService::Stub::ReadMetrics, v1::Empty()).text();
+    return text.find("rows_read{job_id=\"" + JobId::FromNumber(1).Hex() + "\",node=\"a\"} 5\n") != std::string::npos &&
+           text.find("argosy_nodes{state=\"ALIVE\"} 1\n") != std::string::npos;
+  }));
 }
 
 }  // namespace argosy::head

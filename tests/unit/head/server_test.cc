@@ -61,7 +61,7 @@ TEST_CASE("Head: no call of any service is answered without the token") {
   auto without = rpc::OpenChannel({.address = head.server().address()});
   auto wrong = rpc::OpenChannel({.address = head.server().address(), .token = Token("guess")});
   std::vector<std::string> methods = AllMethods();
-  REQUIRE(methods.size() == 30);
+  REQUIRE(methods.size() == 35);
   for (const std::string& method : methods) {
     INFO(method);
     grpc::Status status = CallRaw(without, method);

@@ -17,6 +17,7 @@
 #include "argosy/context.h"
 #include "argosy/error.h"
 #include "argosy/object_ref.h"
+#include "argosy/metrics.h"
 #include "argosy/options.h"
 #include "argosy/placement_group.h"
 #include "argosy/runtime.h"

@@ -23,6 +23,8 @@ class RuntimeContext {
   std::string head_address;
   std::vector<uint32_t> gpu_ids;
   uint64_t incarnation = 0;    // of the actor; 1 is its first start
+  // The W3C traceparent of the running task (its own span), or of this thread (SetTraceParent); empty: none.
+  std::string trace_parent;
 
   bool WasRestarted() const { return incarnation > 1; }
   // The running task was cancelled: return soon. False outside a task.
@@ -30,5 +32,10 @@ class RuntimeContext {
 };
 
 RuntimeContext GetRuntimeContext();
+
+// Tasks and calls that this thread submits from now on outside of a task belong to that trace, and what they submit too: each task or call
+// is a span. "00-<32 hex digits>-<16 hex digits>-<2 hex digits>", as the HTTP header of that name; empty: to none. Throws
+// std::invalid_argument for anything else.
+void SetTraceParent(const std::string& traceparent);
 
 }  // namespace argosy
