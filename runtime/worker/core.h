@@ -174,6 +174,7 @@ class Core : public std::enable_shared_from_this<Core> {
     int max_retries = 0;
     bool cancelled = false;
     int64_t submitted_us = 0;                       // since the epoch
+    bool reported = false;                          // that it waits
   };
   struct LeaseRecord { wire::LeaseGrant grant; bool asking_fate = false; std::vector<std::pair<TaskId, uint32_t>> unanswered; };
   struct ActorRecord {
@@ -283,12 +284,14 @@ class Core : public std::enable_shared_from_this<Core> {
   // what this process tells about itself (core_observe.cc)
   void NoteStart(Execution& execution);
   void NoteStop(Execution& execution);
+  void NotePrinted();
   TaskEvent EventOf(const Execution& execution) const;
   TaskEvent EventOf(const TaskRecord& record) const;
   static void FillTrace(TaskEvent& event, const std::string& traceparent);
   static const Execution* CurrentExecution();
   void ReportSubmitted(TaskRecord& record);
   void ReportFailed(const TaskRecord& record, const wire::ErrorInfo& error);
+  void ReportEnded(const TaskRecord& record);
   void ReportEnd(const Execution& execution, const std::optional<wire::ErrorInfo>& error);
   void ArmReports();
   void SendReports();
@@ -365,6 +368,8 @@ class Core : public std::enable_shared_from_this<Core> {
   bool reports_armed_ = false;
   bool metrics_armed_ = false;
   std::shared_ptr<Execution> constructing_;
+  std::atomic<bool> events_full_ = false;                               // nothing more is told in this period
+  std::atomic<bool> printed_stale_ = false;                             // the next two are older than the last execution
   std::atomic<uint64_t> printed_out_ = 0;                               // bytes, when the last execution ended
   std::atomic<uint64_t> printed_error_ = 0;
   std::thread stack_thread_;

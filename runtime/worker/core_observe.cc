@@ -30,6 +30,10 @@ int64_t NowUnixMicros() { return absl::ToUnixMicros(absl::Now()); }
 
 // Before it runs, on its thread.
 void Core::NoteStart(Execution& execution) {
+  if (printed_stale_.load(std::memory_order_relaxed) && !events_full_.load(std::memory_order_relaxed)) {
+    printed_stale_.store(false, std::memory_order_relaxed);
+    NotePrinted();
+  }
   execution.out_begin = printed_out_.load(std::memory_order_relaxed);
   execution.error_begin = printed_error_.load(std::memory_order_relaxed);
   execution.started_us.store(NowUnixMicros(), std::memory_order_release);
@@ -37,12 +41,18 @@ void Core::NoteStart(Execution& execution) {
 
 // After it ran, on its thread.
 void Core::NoteStop(Execution& execution) {
+  // A flood of short calls must not pay for what will not be told.
+  if (events_full_.load(std::memory_order_relaxed)) return printed_stale_.store(true, std::memory_order_relaxed);
   execution.ended_us = NowUnixMicros();
   if (options_.is_driver) return;
-  execution.out_end = Position(STDOUT_FILENO);
-  execution.error_end = Position(STDERR_FILENO);
-  printed_out_.store(execution.out_end, std::memory_order_relaxed);
-  printed_error_.store(execution.error_end, std::memory_order_relaxed);
+  NotePrinted();
+  execution.out_end = printed_out_.load(std::memory_order_relaxed);
+  execution.error_end = printed_error_.load(std::memory_order_relaxed);
+}
+
+void Core::NotePrinted() {
+  printed_out_.store(Position(STDOUT_FILENO), std::memory_order_relaxed);
+  printed_error_.store(Position(STDERR_FILENO), std::memory_order_relaxed);
 }
 
 TaskEvent Core::EventOf(const Execution& execution) const {
@@ -65,11 +75,14 @@ TaskEvent Core::EventOf(const Execution& execution) const {
 
 void Core::ReportEnd(const Execution& execution, const std::optional<wire::ErrorInfo>& error) {
   ArmReports();
-  if (events_.size() >= kEventsMax) return void(++events_dropped_);
+  bool full = events_.size() >= kEventsMax;
+  if (full) events_full_.store(true, std::memory_order_relaxed);
+  // Of what is known to run the end is told whatever else is: there are not many of those.
+  if (!execution.reported && (full || execution.ended_us == 0)) return void(++events_dropped_);
   TaskEvent event = EventOf(execution);
   event.state = error ? TaskEvent::kFailed : TaskEvent::kFinished;
   if (error) event.error = Shortened(error->type.empty() ? error->message : error->type + ": " + error->message);
-  event.ended_us = execution.ended_us;
+  event.ended_us = execution.ended_us != 0 ? execution.ended_us : NowUnixMicros();
   event.out_end = execution.out_end;
   event.error_end = execution.error_end;
   events_.push_back(std::move(event));
@@ -80,6 +93,16 @@ void Core::ReportSubmitted(TaskRecord& record) {
   ArmReports();
   if (submitted_.size() >= kEventsMax) return void(++events_dropped_);
   submitted_.push_back(record.spec.task);
+}
+
+// That it waits was told, so its end is too, also when whoever ran it had too much to tell.
+void Core::ReportEnded(const TaskRecord& record) {
+  ArmReports();
+  TaskEvent event = EventOf(record);
+  event.state = record.result->status == ObjectState::kError ? TaskEvent::kFailed : TaskEvent::kFinished;
+  if (event.state == TaskEvent::kFailed) event.error = Shortened(record.result->error.message);
+  event.ended_us = NowUnixMicros();
+  events_.push_back(std::move(event));
 }
 
 // Nobody who runs it will say so.
@@ -121,7 +144,8 @@ void Core::SendReports() {
   for (TaskId task : std::exchange(submitted_, {})) {
     auto at = tasks_.find(task);
     if (at == tasks_.end()) continue;
-    const TaskRecord& record = *at->second;
+    TaskRecord& record = *at->second;
+    record.reported = true;
     TaskEvent event = EventOf(record);
     if (record.spec.actor.IsNil()) event.resources = shape_demands_[record.shape].first.resources;
     event.waits_for_arguments = std::any_of(record.dependencies.begin(), record.dependencies.end(), [](const auto& state) { return !state->is_ready(); });
@@ -143,6 +167,7 @@ void Core::SendReports() {
   }
   // Those that wait behind others are looked at again.
   if (std::any_of(executing_.begin(), executing_.end(), [](const auto& entry) { return !entry.second->reported; })) ArmReports();
+  events_full_.store(false, std::memory_order_relaxed);
   if (events_.empty() && events_dropped_ == 0) return;
   wire::ReportTasks message;
   message.events.job = node_.job;

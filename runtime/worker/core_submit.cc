@@ -286,6 +286,7 @@ void Core::EndTask(TaskId task) {
   auto it = tasks_.find(task);
   if (it == tasks_.end()) return;
   std::shared_ptr<TaskRecord> record = std::move(it->second);
+  if (record->reported) ReportEnded(*record);
   tasks_.erase(it);
   if (record->spec.actor.IsNil()) {
     --pending_tasks_;
