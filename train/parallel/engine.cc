@@ -8,8 +8,13 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
+#include <optional>
+#include <regex>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "runtime/base/status.h"
 #include "train/model/network.h"
 #include "train/parallel/schedule.h"
@@ -59,6 +64,7 @@ struct UnitState {
   // What the optimizer of this rank steps: the share, or in stage 0 everything.
   int64_t owned_begin = 0;
   int64_t owned_count = 0;
+  std::vector<bool> frozen;   // by range of the layout
 
   at::Tensor full;   // all weights; in stage 3 only from gather to release
   at::Tensor share;  // a view of `full`, or in stage 3 the storage itself
@@ -108,6 +114,9 @@ struct Engine::State {
   std::vector<at::Tensor> hidden;  // by unit: what it made
   std::vector<std::shared_ptr<LayerTape>> tapes;  // by unit, where nothing is computed again
   at::Tensor grad_hidden;
+  StepTimes times;
+  std::vector<TracedLine>* trace = nullptr;
+  absl::Time trace_begin;
 
   bool bf16() const { return type == at::kBFloat16; }
   bool sharded_weights() const { return options.zero_stage == 3; }
@@ -145,7 +154,17 @@ struct Engine::State {
   absl::Status Loss(int32_t micro_batch, bool training);
   absl::Status Backward(size_t unit, int32_t micro_batch);
   absl::Status Commit(StepResult& result);
+  absl::Status Freeze();
+  void ForgetFrozen();
   double ShareSquares() const;
+  std::string FirstNotFinite() const;
+  // Waits, and counts the time.
+  absl::Status WaitFor(Pending& pending) {
+    absl::Time begin = absl::Now();
+    absl::Status status = pending.Wait();
+    times.waiting += absl::ToDoubleSeconds(absl::Now() - begin);
+    return status;
+  }
 };
 
 absl::Status Engine::State::LoadRange(const WeightSource& source, size_t unit, int64_t begin, int64_t count,
@@ -227,10 +246,11 @@ void Engine::State::Step(size_t unit) {
   AdamWScalars plain = ScalarsFor(options.adamw, steps, lr, 0.0, gradient_scale);
   at::Tensor weights = options.zero_stage == 0 ? state.full : state.share;
   int64_t owned_end = state.owned_begin + state.owned_count;
-  for (const TensorRange& range : Layout(unit).ranges) {
+  for (size_t r = 0; r < Layout(unit).ranges.size(); ++r) {
+    const TensorRange& range = Layout(unit).ranges[r];
     int64_t from = std::max(range.offset, state.owned_begin) - state.owned_begin;
     int64_t to = std::min(range.offset + range.elements, owned_end) - state.owned_begin;
-    if (from >= to) continue;
+    if (from >= to || state.frozen[r]) continue;
     const AdamWScalars& scalars = range.is_matrix() || options.decay_vectors ? decayed : plain;
     at::parallel_for(from, to, /*grain_size=*/1 << 15, [&](int64_t begin, int64_t end) {
       size_t count = end - begin;
@@ -265,7 +285,7 @@ absl::Status Engine::State::FinishGather(size_t unit) {
   UnitState& state = units[unit];
   if (state.gathering) {
     state.gathering = false;
-    ARGOSY_RETURN_IF_ERROR(state.gather.Wait());
+    ARGOSY_RETURN_IF_ERROR(WaitFor(state.gather));
   }
   ARGOSY_CHECK(state.full.defined(), "unit {} is used without its weights", unit);
   return absl::OkStatus();
@@ -312,7 +332,7 @@ absl::Status Engine::State::StartReduce(size_t unit, int32_t micro_batch) {
 absl::Status Engine::State::FinishReduce() {
   Reduce reduce = std::move(reduces.front());
   reduces.pop_front();
-  absl::Status status = reduce.pending.Wait();
+  absl::Status status = WaitFor(reduce.pending);
   if (reduce.buffer.defined()) pool.Give(std::move(reduce.buffer));
   return status;
 }
@@ -373,6 +393,49 @@ absl::Status Engine::State::Backward(size_t unit, int32_t micro_batch) {
   return absl::OkStatus();
 }
 
+absl::Status Engine::State::Freeze() {
+  for (size_t unit = 0; unit < units.size(); ++unit) units[unit].frozen.assign(Layout(unit).ranges.size(), false);
+  size_t frozen = 0, all = 0;
+  for (const std::string& pattern : options.freeze) {
+    std::optional<std::regex> regex;
+    try {
+      regex.emplace(pattern);
+    } catch (const std::regex_error& error) {
+      return InvalidArgument("freeze \"{}\" is no regular expression: {}", pattern, error.what());
+    }
+    size_t matches = 0;
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      for (size_t r = 0; r < Layout(unit).ranges.size(); ++r) {
+        if (!std::regex_search(Layout(unit).ranges[r].name, *regex)) continue;
+        ++matches;
+        units[unit].frozen[r] = true;
+      }
+    }
+    if (matches == 0) {
+      return InvalidArgument("freeze \"{}\" matches no tensor: the names are like {}", pattern, Layout(1).ranges.front().name);
+    }
+  }
+  for (const UnitState& state : units) {
+    all += state.frozen.size();
+    frozen += static_cast<size_t>(std::count(state.frozen.begin(), state.frozen.end(), true));
+  }
+  if (frozen == all) return InvalidArgument("freeze leaves no tensor to train");
+  return absl::OkStatus();
+}
+
+// Gradients of frozen tensors are made with the others and count in nothing.
+void Engine::State::ForgetFrozen() {
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    UnitState& state = units[unit];
+    for (size_t r = 0; r < state.frozen.size(); ++r) {
+      if (!state.frozen[r]) continue;
+      const TensorRange& range = Layout(unit).ranges[r];
+      int64_t from = std::max(range.offset, state.owned_begin), to = std::min(range.offset + range.elements, state.owned_begin + state.owned_count);
+      if (from < to) state.gradient.narrow(0, from - state.owned_begin, to - from).zero_();
+    }
+  }
+}
+
 double Engine::State::ShareSquares() const {
   double sum = 0;
   for (const UnitState& state : units) {
@@ -392,22 +455,53 @@ double Engine::State::ShareSquares() const {
   return sum;
 }
 
+// Weights first: they spoil everything else. Then gradients in the order in which the backward makes them, so that the first is where it began.
+std::string Engine::State::FirstNotFinite() const {
+  auto first = [&](size_t unit, int64_t begin, int64_t count, const std::function<bool(int64_t)>& finite) -> std::string {
+    for (const TensorRange& range : Layout(unit).ranges) {
+      int64_t from = std::max(range.offset, begin), to = std::min(range.offset + range.elements, begin + count);
+      for (int64_t i = from; i < to; ++i) {
+        if (!finite(i - begin)) return fmt::format("{} ({}, element {})", range.name, Layout(unit).name, i - range.offset);
+      }
+    }
+    return "";
+  };
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const UnitState& state = units[unit];
+    const at::Tensor& weights = state.share;
+    std::string name = first(unit, state.begin, state.count, [&](int64_t i) {
+      return bf16() ? (Bits(weights)[i] & 0x7f80u) != 0x7f80u : std::isfinite(Floats(weights)[i]);
+    });
+    if (!name.empty()) return "weight " + name;
+  }
+  for (size_t unit = units.size(); unit-- > 0;) {
+    const UnitState& state = units[unit];
+    std::string name = first(unit, state.owned_begin, state.owned_count, [&](int64_t i) { return std::isfinite(Floats(state.gradient)[i]); });
+    if (!name.empty()) return "gradient of " + name;
+  }
+  return "";
+}
+
 absl::Status Engine::State::Commit(StepResult& result) {
   while (!reduces.empty()) ARGOSY_RETURN_IF_ERROR(FinishReduce());
   if (options.zero_stage == 0 && group->size() > 1) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
       UnitState& state = units[unit];
-      ARGOSY_RETURN_IF_ERROR(group->AllGather(Bytes(state.gradient.narrow(0, state.begin, state.count)), Bytes(state.gradient),
-                                              state.cuts, sizeof(float), At(static_cast<int32_t>(unit))).Wait());
+      Pending gather = group->AllGather(Bytes(state.gradient.narrow(0, state.begin, state.count)), Bytes(state.gradient), state.cuts,
+                                        sizeof(float), At(static_cast<int32_t>(unit)));
+      ARGOSY_RETURN_IF_ERROR(WaitFor(gather));
     }
   }
+  ForgetFrozen();
   double sums[2] = {ShareSquares(), nll};
-  ARGOSY_RETURN_IF_ERROR(group->AllReduce(std::span<double>(sums), At(-1)).Wait());
+  Pending summed = group->AllReduce(std::span<double>(sums), At(-1));
+  ARGOSY_RETURN_IF_ERROR(WaitFor(summed));
   result.grad_norm = std::sqrt(sums[0]);
   result.loss = sums[1] / static_cast<double>(result.target_tokens);
   result.skipped = !std::isfinite(result.grad_norm) || !std::isfinite(result.loss);
   if (result.skipped) {
     ++skipped;
+    result.not_finite = FirstNotFinite();
     return absl::OkStatus();
   }
   ++steps;
@@ -421,6 +515,8 @@ absl::Status Engine::State::Run(const std::vector<Line>& schedule, bool training
   tapes.assign(units.size(), nullptr);
   for (const Line& line : schedule) {
     auto unit = static_cast<size_t>(line.unit);
+    const absl::Time begin = absl::Now();
+    const double waited = times.waiting;
     switch (line.action) {
       case Action::kStep:
         Step(unit);
@@ -446,6 +542,15 @@ absl::Status Engine::State::Run(const std::vector<Line>& schedule, bool training
       case Action::kCommit:
         break;  // by TrainStep, which has the result
     }
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    if (trace != nullptr && line.unit >= 0) {
+      trace->push_back({fmt::format("{} {}", Name(line.action), Layout(unit).name), line.micro_batch,
+                        absl::ToDoubleSeconds(begin - trace_begin), seconds});
+    }
+    const double worked = seconds - (times.waiting - waited);
+    if (line.action == Action::kForward || line.action == Action::kLoss) times.forward += worked;
+    if (line.action == Action::kBackward) times.backward += worked;
+    if (line.action == Action::kStep) times.optimizer += worked;
   }
   hidden.clear();
   return absl::OkStatus();
@@ -471,6 +576,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const ModelConfig& config
   }
   if (options.threads > 0) at::set_num_threads(options.threads);
   auto state = std::make_unique<State>(config, group, options);
+  ARGOSY_RETURN_IF_ERROR(state->Freeze());
   ARGOSY_RETURN_IF_ERROR(state->Load(source, optimizer));
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -479,6 +585,7 @@ absl::StatusOr<StepResult> Engine::TrainStep(std::span<const MicroBatch> micro_b
   at::NoGradGuard no_grad;
   State& state = *state_;
   ++state.calls;
+  state.times = {};
   // What follows is the last commit's until its steps have run: see Step.
   std::vector<PreparedBatch> batches;
   int64_t targets = 0;
@@ -509,7 +616,12 @@ absl::StatusOr<StepResult> Engine::TrainStep(std::span<const MicroBatch> micro_b
   state.batches = std::move(batches);
   ARGOSY_RETURN_IF_ERROR(
       state.Run(TrainSchedule(state.ScheduleFor(static_cast<int>(micro_batches.size()))), /*training=*/true));
+  const absl::Time commit = absl::Now();
   ARGOSY_RETURN_IF_ERROR(state.Commit(result));
+  if (state.trace != nullptr) {
+    state.trace->push_back({"commit", 0, absl::ToDoubleSeconds(commit - state.trace_begin), absl::ToDoubleSeconds(absl::Now() - commit)});
+  }
+  result.times = state.times;
   if (!result.skipped) state.lr = lr;
   return result;
 }
@@ -628,10 +740,29 @@ int64_t Engine::StateBytes() const {
   return bytes;
 }
 
+void Engine::TraceInto(std::vector<TracedLine>* lines) {
+  state_->trace = lines;
+  state_->trace_begin = absl::Now();
+}
+
 std::string Engine::PrintSchedule(int micro_batches) const {
   std::vector<std::string> names;
   for (const UnitLayout& unit : state_->network.layout().units) names.push_back(unit.name);
   return Print(TrainSchedule(state_->ScheduleFor(micro_batches)), names);
+}
+
+double PeakFlops(int threads) {
+  at::NoGradGuard no_grad;
+  if (threads > 0) at::set_num_threads(threads);
+  constexpr int64_t kSide = 2048;
+  at::Tensor a = at::ones({kSide, kSide}, at::kBFloat16), b = at::ones({kSide, kSide}, at::kBFloat16), c = at::empty({kSide, kSide}, at::kBFloat16);
+  double best = 1e9;
+  for (int i = 0; i < 4; ++i) {   // the first touches pages and makes kernels
+    absl::Time begin = absl::Now();
+    at::mm_out(c, a, b);
+    best = std::min(best, absl::ToDoubleSeconds(absl::Now() - begin));
+  }
+  return 2.0 * kSide * kSide * kSide / best;
 }
 
 }  // namespace argosy::train

@@ -28,10 +28,28 @@ struct EngineOptions {
   double weight_decay = 0.0;
   bool decay_vectors = true;   // false: biases and norms have no weight decay
   double max_grad_norm = 1.0;  // 0: no clipping
+  // Tensors whose names one of these regular expressions matches keep their values; they count in no norm.
+  std::vector<std::string> freeze;
   // Keep only each layer's input and compute the layer again in the backward. False: keep all activations and compute less; in stage
   // 3, where that would keep the gathered weights too, layers are computed again all the same.
   bool recompute = true;
   int threads = 0;             // torch threads of the thread that uses the engine; 0: as they are
+};
+
+// Seconds of the calling thread, by what it did.
+struct StepTimes {
+  double forward = 0;      // of all units, the loss with its backward included
+  double backward = 0;
+  double optimizer = 0;
+  double waiting = 0;      // for other ranks
+};
+
+// One line of the schedule as it ran.
+struct TracedLine {
+  std::string name;        // "backward layer 3"
+  int32_t micro_batch = 0;
+  double begin = 0;        // seconds since the trace was started
+  double seconds = 0;
 };
 
 struct StepResult {
@@ -39,6 +57,9 @@ struct StepResult {
   double grad_norm = 0;       // before clipping
   int64_t target_tokens = 0;  // of all ranks
   bool skipped = false;       // loss or norm was not finite: nothing changed
+  // Of a skipped step: the first tensor of this rank that is not finite, with its unit; empty when it has none.
+  std::string not_finite;
+  StepTimes times;
 };
 
 // This rank's own sums: the caller decides how ranks are averaged.
@@ -99,6 +120,8 @@ class Engine {
   // Bytes this rank holds for weights, gradients and optimizer between steps.
   int64_t StateBytes() const;
 
+  // From now on every line that runs is noted, until null is given. Not owned.
+  void TraceInto(std::vector<TracedLine>* lines);
   // The lines of one step.
   std::string PrintSchedule(int micro_batches) const;
 
@@ -107,5 +130,8 @@ class Engine {
   explicit Engine(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// What this machine's torch does at best on `threads` threads: floating-point operations a second of a 2048^3 product in bf16.
+double PeakFlops(int threads);
 
 }  // namespace argosy::train

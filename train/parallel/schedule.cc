@@ -3,7 +3,6 @@
 #include "runtime/base/status.h"
 
 namespace argosy::train {
-namespace {
 
 std::string_view Name(Action action) {
   switch (action) {
@@ -26,6 +25,8 @@ std::string_view Name(Action action) {
   }
   return "unknown";
 }
+
+namespace {
 
 class Writer {
  public:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace argosy::train {
@@ -31,6 +32,8 @@ struct ScheduleOptions {
   int32_t micro_batches = 1;
   bool tied = false;  // the head uses the embedding's matrix
 };
+
+std::string_view Name(Action action);
 
 // Stages 0-2 hold all weights: a gather follows a step, in the first micro-batch only. Stage 0 steps everything everywhere and
 // gathers nothing. Stage 3 gathers a unit before each use and releases it after. Stages 0-1 reduce once, in the last micro-batch;

@@ -83,6 +83,10 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--save-state", flags->save_state, "Training states that stay: last, all or none")->capture_default_str();
   finetune->add_option("--save-every", o.save_every, "Save the training state after every so many steps too; 0: at epochs' ends only");
   finetune->add_option("--max-failures", o.failure.max_failures, "Times that ranks may be lost before the run fails")->capture_default_str();
+  finetune->add_option("--max-skipped-steps", o.failure.max_skipped_steps, "Steps in a row that may be skipped because they are not finite")
+      ->capture_default_str();
+  finetune->add_option("--freeze", o.freeze, "Regular expressions: tensors whose names match one are not trained; give it once for each");
+  finetune->add_option("--profile", o.profile_steps, "Write the first so many steps, line by line, to profile.json of --output-dir");
   finetune->add_option("--replace-timeout", flags->replace_timeout, "Seconds to wait for a spare in place of a lost rank, before fewer go on")
       ->capture_default_str();
   finetune->add_option("--collective-timeout", flags->collective_timeout, "Seconds after which a rank that does not answer counts as lost")

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <set>
-#include <sstream>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "argosy/argosy.h"
@@ -25,6 +25,7 @@
 #include "train/trainer/progress.h"
 #include "train/trainer/rank_set.h"
 #include "train/trainer/rank_worker.h"
+#include "train/trainer/run_log.h"
 #include "train/trainer/run_spec.h"
 
 namespace argosy::train {
@@ -69,6 +70,9 @@ class StopSignals {
   static constexpr std::array<int, 2> kSignals = {SIGTERM, SIGINT};
   std::array<struct sigaction, 2> before_{};
 };
+
+// A smaller model's time is not in its products.
+constexpr int64_t kMfuParametersMin = 10'000'000;
 
 // One held-out row as text, cut where its answer begins.
 struct HeldOut {
@@ -146,6 +150,8 @@ class Run {
     base_vocab_size_ = config.vocab_size;
     parameters_ = config.ParameterCount();
     FillIdentity(config);
+    flops_per_token_ = 6.0 * static_cast<double>(parameters_) +
+                       6.0 * static_cast<double>(config.num_hidden_layers * config.QuerySize() * spec_.batch.ctx_len);
     ARGOSY_RETURN_IF_ERROR(CheckMemory(config));
     weight_bytes_ = config.ParameterCount() * (save_dtype_ == DType::kF32 ? 4 : 2);
 
@@ -185,7 +191,7 @@ class Run {
     spec_.engine = {.zero_stage = settings_.zero_stage, .dtype = dtype, .adam_beta1 = settings_.adam_beta1,
                     .adam_beta2 = settings_.adam_beta2, .adam_eps = settings_.adam_eps, .weight_decay = settings_.weight_decay,
                     .decay_vectors = !options_.no_decay_1d, .max_grad_norm = settings_.gradient_clipping,
-                    .recompute = options_.recompute};
+                    .freeze = options_.freeze, .recompute = options_.recompute};
     spec_.schedule = settings_.schedule;
     spec_.collective_timeout_seconds = absl::ToDoubleSeconds(options_.failure.collective_timeout);
     run_name_ = "finetune-" + TaskId::Random().Short();
@@ -419,6 +425,11 @@ class Run {
       Say("rank {}:    weights, gradients and optimizer {}, loaded in {}, {} threads", rank, FormatBytes(ready[rank].state_bytes),
           FormatSeconds(ready[rank].load_seconds), ready[rank].threads);
     }
+    if (parameters_ >= kMfuParametersMin && peak_flops_ == 0) {
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<double> peaks, ranks_->CallAll<&RankWorker::MeasurePeak>());
+      for (double peak : peaks) peak_flops_ += peak;
+      Say("peak:      {:.0f} GFLOP/s in bf16 products of 2048, all ranks at once", peak_flops_ / 1e9);
+    }
     if (options_.print_schedule && failures_ == 0) {
       ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> schedule, ranks_->CallRank0<&RankWorker::Schedule>());
       Say("\n{}", schedule[0]);
@@ -441,7 +452,8 @@ class Run {
     EpochRecord row{.eval_seconds = report.seconds, .eval_loss = MeanLoss(report), .has_eval = true};
     Say("base:      eval loss {:.4f}, perplexity {:.3f}", row.eval_loss, Perplexity(row.eval_loss));
     state_.epochs.push_back(row);
-    return absl::OkStatus();
+    Record({{"base_eval_loss", row.eval_loss}, {"base_perplexity", Perplexity(row.eval_loss)}, {"total_step", 0}});
+    return SendLog();
   }
 
   // The rest of the epoch that the run stands in.
@@ -455,25 +467,44 @@ class Run {
     while (state_.step < steps) {
       if (StopSignal() != 0) return Stop();
       int64_t count = std::min(chunk, steps - state_.step);
+      if (state_.steps_done == 0) ARGOSY_RETURN_IF_ERROR(StartTrace());
+      if (options_.profile_steps > traced_steps_) count = std::min(count, options_.profile_steps - traced_steps_);
       if (options_.save_every > 0) count = std::min(count, options_.save_every - state_.steps_done % options_.save_every);
       absl::Time chunk_begin = absl::Now();
       ARGOSY_ASSIGN_OR_RETURN(std::vector<std::vector<StepReport>> reports, ranks_->CallAll<&RankWorker::Train>(epoch, state_.step, count));
       double seconds = SecondsSince(chunk_begin);
-      int64_t useful = 0, computed = 0;
+      int64_t useful = 0, computed = 0, peak_bytes = 0;
       for (const std::vector<StepReport>& of_rank : reports) {
         for (const StepReport& report : of_rank) {
           useful += report.useful_tokens;
           computed += report.computed_tokens;
+          peak_bytes = std::max(peak_bytes, report.peak_bytes);
         }
       }
-      for (const StepReport& report : reports[0]) {
+      peak_bytes_ = std::max(peak_bytes_, peak_bytes);
+      const double mfu = peak_flops_ > 0 ? flops_per_token_ * static_cast<double>(computed) / seconds / peak_flops_ : 0;
+      for (size_t i = 0; i < reports[0].size(); ++i) {
+        const StepReport& report = reports[0][i];
         state_.loss_sum += report.loss * static_cast<double>(report.target_tokens);
         state_.target_tokens += static_cast<double>(report.target_tokens);
         ++state_.steps_done;
-        Record({{"epoch", epoch + 1}, {"step", report.step + 1}, {"total_step", state_.steps_done}, {"loss", report.loss},
-                {"lr", report.learning_rate}, {"grad_norm", report.grad_norm}, {"target_tokens", report.target_tokens},
-                {"seconds", report.seconds}});
+        int64_t tokens = 0;
+        for (const std::vector<StepReport>& of_rank : reports) tokens += of_rank[i].useful_tokens;
+        nlohmann::json record{{"epoch", epoch + 1}, {"step", report.step + 1}, {"total_step", state_.steps_done}, {"loss", report.loss},
+                              {"perplexity_of_step", Perplexity(report.loss)}, {"lr", report.learning_rate}, {"grad_norm", report.grad_norm},
+                              {"target_tokens", report.target_tokens}, {"seconds", report.seconds},
+                              {"tokens_per_second", static_cast<double>(tokens) / std::max(report.seconds, 1e-9)},
+                              {"useful_share", computed > 0 ? static_cast<double>(useful) / static_cast<double>(computed) : 1.0},
+                              {"forward_seconds", report.times.forward}, {"backward_seconds", report.times.backward},
+                              {"optimizer_seconds", report.times.optimizer}, {"waiting_seconds", report.times.waiting},
+                              {"peak_bytes", peak_bytes}};
+        if (mfu > 0) record["mfu"] = mfu;
+        if (report.skipped) record["skipped"] = true;
+        Record(record);
+        ARGOSY_RETURN_IF_ERROR(CountSkipped(reports, i));
       }
+      ARGOSY_RETURN_IF_ERROR(SendLog());
+      ARGOSY_RETURN_IF_ERROR(EndTrace(count));
       state_.epoch_tokens += useful;
       state_.step += count;
       state_.epoch_seconds = seconds_before + SecondsSince(begin);
@@ -487,7 +518,9 @@ class Run {
                       .tokens_per_second = static_cast<double>(useful) / seconds,
                       .useful_share = computed > 0 ? static_cast<double>(useful) / static_cast<double>(computed) : 1,
                       .eta_seconds = timed_seconds_ / static_cast<double>(timed_steps_) *
-                                     static_cast<double>(total_steps_ - state_.steps_done)};
+                                     static_cast<double>(total_steps_ - state_.steps_done),
+                      .done_share = static_cast<double>(state_.steps_done) / static_cast<double>(total_steps_), .mfu = mfu,
+                      .peak_bytes = peak_bytes_};
         Say("{}", FormatStep(line));
       }
       // About half a second of steps at a time: progress is seen, and the calls cost nothing.
@@ -498,6 +531,52 @@ class Run {
       }
     }
     return EndEpoch(steps);
+  }
+
+  // A step that is not finite changes nothing; a run of them will not end by itself.
+  absl::Status CountSkipped(const std::vector<std::vector<StepReport>>& reports, size_t i) {
+    if (!reports[0][i].skipped) {
+      skipped_in_a_row_ = 0;
+      return absl::OkStatus();
+    }
+    ++skipped_in_a_row_;
+    std::string where;
+    for (size_t rank = 0; rank < reports.size(); ++rank) {
+      if (!reports[rank][i].not_finite.empty()) where += fmt::format("{}rank {}: {}", where.empty() ? "" : "; ", rank, reports[rank][i].not_finite);
+    }
+    std::string text = fmt::format("step {} is not finite (loss {}, gradient norm {}){}{}", state_.steps_done, reports[0][i].loss,
+                                   reports[0][i].grad_norm, where.empty() ? "" : ", first in ", where);
+    if (skipped_in_a_row_ < options_.failure.max_skipped_steps) {
+      if (skipped_in_a_row_ == 1) Say("skipped:   {}", text);
+      return absl::OkStatus();
+    }
+    return FailedPrecondition("{}, and {} steps in a row were not (--max-skipped-steps). Checkpoints and states before it are good; a lower "
+                              "--learning-rate, a longer --warmup-steps or other rows may help", text, skipped_in_a_row_);
+  }
+
+  // The first steps of the run, line by line.
+  absl::Status StartTrace() {
+    if (options_.profile_steps == 0 || traced_steps_ > 0) return absl::OkStatus();
+    return ranks_->CallAll<&RankWorker::StartTrace>().status();
+  }
+
+  absl::Status EndTrace(int64_t steps) {
+    if (options_.profile_steps == 0 || traced_steps_ >= options_.profile_steps) return absl::OkStatus();
+    traced_steps_ += steps;
+    if (traced_steps_ < options_.profile_steps) return absl::OkStatus();
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::vector<TracedLine>> traces, ranks_->CallAll<&RankWorker::TakeTrace>());
+    nlohmann::json events = nlohmann::json::array();
+    for (size_t rank = 0; rank < traces.size(); ++rank) {
+      events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", rank}, {"args", {{"name", fmt::format("rank {}", rank)}}}});
+      for (const TracedLine& line : traces[rank]) {
+        events.push_back({{"name", line.name}, {"ph", "X"}, {"pid", rank}, {"tid", 0}, {"ts", line.begin * 1e6}, {"dur", line.seconds * 1e6},
+                          {"args", {{"micro_batch", line.micro_batch}}}});
+      }
+    }
+    std::string path = options_.output_dir + "/profile.json";
+    ARGOSY_RETURN_IF_ERROR(ranks_->CallRank0<&RankWorker::WriteOutput>(path, nlohmann::json{{"traceEvents", events}}.dump()).status());
+    Say("profile:   {} steps of {} ranks in {} (open it in a Chrome trace viewer)", traced_steps_, traces.size(), path);
+    return absl::OkStatus();
   }
 
   absl::Status EndEpoch(int64_t steps) {
@@ -521,6 +600,7 @@ class Run {
       record["perplexity"] = Perplexity(row.eval_loss);
     }
     Record(record);
+    ARGOSY_RETURN_IF_ERROR(SendLog());
     // One that --max-steps had ended early has a record already.
     if (!state_.epochs.empty() && state_.epochs.back().epoch == row.epoch) state_.epochs.pop_back();
     state_.epochs.push_back(row);
@@ -625,6 +705,7 @@ class Run {
       }
     }
     if (options_.exact_rows > 0) ARGOSY_RETURN_IF_ERROR(CountExact());
+    ARGOSY_RETURN_IF_ERROR(SendLog());
     Say("{}", FormatEpochTable(state_.epochs));
     const EpochRecord& first = state_.epochs.front();
     const EpochRecord& last = state_.epochs.back();
@@ -647,21 +728,19 @@ class Run {
     return absl::OkStatus();
   }
 
-  // A new run begins the file; one that goes on keeps the records up to where it does.
+  // To rank 0's node, where the checkpoints are.
+  absl::Status SendLog() {
+    if (log_.empty()) return absl::OkStatus();
+    return ranks_->CallRank0<&RankWorker::AppendLog>(std::exchange(log_, "")).status();
+  }
+
+  // A new run begins the files; one that goes on keeps the records up to where it does.
   absl::Status RewindMetrics() {
+    const bool goes_on = options_.resume || failures_ > 0;
+    ARGOSY_RETURN_IF_ERROR(ranks_->CallRank0<&RankWorker::OpenLog>(options_.output_dir, state_.steps_done).status());
     if (options_.metrics_path.empty()) return absl::OkStatus();
     std::string kept;
-    if (absl::StatusOr<std::string> old = ReadFile(options_.metrics_path); old.ok() && (options_.resume || failures_ > 0)) {
-      std::istringstream lines(*old);
-      for (std::string line; std::getline(lines, line);) {
-        nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-        // A crash may have cut the last one.
-        if (!record.is_object()) continue;
-        bool failure = record.contains("failure");
-        if (record.contains("exact") || (!failure && record.value("total_step", int64_t{0}) > state_.steps_done)) continue;
-        kept += line + "\n";
-      }
-    }
+    if (absl::StatusOr<std::string> old = ReadFile(options_.metrics_path); old.ok() && goes_on) kept = KeepRecords(*old, state_.steps_done);
     metrics_.reset();
     ARGOSY_RETURN_IF_ERROR(Annotate(WriteFileAtomic(options_.metrics_path, kept), "--metrics-path"));
     metrics_.reset(std::fopen(options_.metrics_path.c_str(), "a"));
@@ -670,8 +749,9 @@ class Run {
   }
 
   void Record(const nlohmann::json& record) {
-    if (metrics_ == nullptr) return;
     std::string line = record.dump() + "\n";
+    log_ += line;
+    if (metrics_ == nullptr) return;
     std::fwrite(line.data(), 1, line.size(), metrics_.get());
     std::fflush(metrics_.get());
   }
@@ -697,6 +777,9 @@ class Run {
   double timed_seconds_ = 0;
   struct CloseFile { void operator()(std::FILE* file) const { std::fclose(file); } };
   std::unique_ptr<std::FILE, CloseFile> metrics_;
+  std::string log_;                  // records that rank 0 does not have yet
+  double peak_flops_ = 0, flops_per_token_ = 0;
+  int64_t peak_bytes_ = 0, skipped_in_a_row_ = 0, traced_steps_ = 0;
 };
 
 }  // namespace
@@ -720,6 +803,10 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
   }
   if (options.resume && options.overwrite) return InvalidArgument("--resume and --overwrite: one goes on with a run, the other removes it");
   if (options.failure.max_failures < 0) return InvalidArgument("--max-failures {}: at least 0", options.failure.max_failures);
+  if (options.failure.max_skipped_steps < 1) return InvalidArgument("--max-skipped-steps {}: at least 1", options.failure.max_skipped_steps);
+  if (options.profile_steps < 0 || options.profile_steps > 1000) {
+    return InvalidArgument("--profile {}: 1 to 1000 steps, 0 for none", options.profile_steps);
+  }
   if (options.failure.collective_timeout < absl::Seconds(1)) return InvalidArgument("--collective-timeout: at least 1 second");
   if (!options.best_metric.empty() && options.best_metric != "train_loss" && options.best_metric != "eval_loss" &&
       options.best_metric != "perplexity") {

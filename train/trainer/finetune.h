@@ -27,6 +27,7 @@ struct ScalingConfig {
 // What happens when a rank dies, or does not answer the others.
 struct FailureConfig {
   int64_t max_failures = 3;                                  // the run ends with the next one
+  int64_t max_skipped_steps = 10;                            // in a row, whose loss or gradient is not finite
   absl::Duration replace_timeout = absl::Seconds(30);        // for a spare to take the lost place; then fewer ranks go on
   absl::Duration collective_timeout = absl::Seconds(60);     // of one operation between ranks: one that does not come is taken for hung
 };
@@ -76,6 +77,8 @@ struct FinetuneOptions {
   int32_t max_new_tokens = 48;
   std::string metrics_path;         // JSON lines of every step and epoch; empty: none
   bool print_schedule = false;
+  int64_t profile_steps = 0;        // the first so many steps, line by line, into output_dir/profile.json
+  std::vector<std::string> freeze;  // regular expressions: tensors that keep their values
 };
 
 // Runs on the driver; prints its progress to stdout. The error names what was wrong and what would be right. Needs a connected runtime.

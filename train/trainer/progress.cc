@@ -1,5 +1,6 @@
 #include "train/trainer/progress.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -33,10 +34,15 @@ std::string FormatBytes(int64_t bytes) {
 }
 
 std::string FormatStep(const StepLine& line) {
-  return fmt::format("[epoch {}/{} step {}/{}] loss: {:.4f} lr: {:.2e} grad-norm: {:.3f} tokens/s: {:.0f} useful: {:.0f}% ETA: {}{}",
+  const int marks = std::clamp(static_cast<int>(line.done_share * 10), 0, 10);
+  std::string text = fmt::format("[epoch {}/{} step {}/{}] loss: {:.4f} lr: {:.2e} grad-norm: {:.3f} tokens/s: {:.0f} useful: {:.0f}% ETA: {} [{:.<10}]",
                      line.report.epoch + 1, line.epochs, line.report.step + 1, line.steps_in_epoch, line.report.loss,
                      line.report.learning_rate, line.report.grad_norm, line.tokens_per_second, 100 * line.useful_share,
-                     FormatSeconds(line.eta_seconds), line.report.skipped ? " (skipped: not finite)" : "");
+                     FormatSeconds(line.eta_seconds), std::string(static_cast<size_t>(marks), '#'));
+  if (line.peak_bytes > 0) text += fmt::format(" mem: {}", FormatBytes(line.peak_bytes));
+  if (line.mfu > 0) text += fmt::format(" mfu: {:.0f}%", 100 * line.mfu);
+  if (line.report.skipped) text += " (skipped: not finite)";
+  return text;
 }
 
 std::string FormatEpochTable(const std::vector<EpochRecord>& rows) {

@@ -28,8 +28,11 @@ struct StepLine {
   double tokens_per_second = 0;
   double useful_share = 1;
   double eta_seconds = 0;
+  double done_share = 0;           // of the run's steps
+  double mfu = 0;                  // 0: not known
+  int64_t peak_bytes = 0;          // of the rank that has most
 };
-// "[epoch 1/4 step 12/500] loss: 1.2345 lr: 1.0e-03 grad-norm: 0.52 tokens/s: 51000 useful: 97% ETA: 1 min 12 s".
+// "[epoch 1/4 step 12/500] loss: 1.2345 lr: 1.0e-03 grad-norm: 0.52 tokens/s: 51000 useful: 97% ETA: 1 min 12 s [####......] mem: 1.2 GB mfu: 43%".
 std::string FormatStep(const StepLine& line);
 
 // One row an epoch: time, loss, perplexity, throughput.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "argosy/context.h"
@@ -19,8 +20,10 @@
 #include "train/model/model.h"
 #include "train/parallel/engine.h"
 #include "train/trainer/channel_transport.h"
+#include "train/trainer/memory_watch.h"
 #include "train/trainer/model_source.h"
 #include "train/trainer/progress.h"
+#include "train/trainer/run_log.h"
 #include "train/trainer/state_load.h"
 #include "train/trainer/weight_pull.h"
 
@@ -86,6 +89,9 @@ struct RankWorker::State {
   std::unique_ptr<Group> group;
   std::unique_ptr<Engine> engine;       // after the group, which must outlive it
   ModelConfig config;
+  std::unique_ptr<MemoryWatch> memory;
+  std::vector<TracedLine> trace;
+  RunLog log;
 
   // An error inside a sequence of collectives: the peers are told at once, instead of waiting for this rank until their deadline.
   template <class T>
@@ -195,11 +201,12 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
     ThrowIfError(Annotate(loaded.status(), "node " + GetRuntimeContext().node_name), s.rank);
   }
   s.config = loaded->config;
+  s.memory = std::make_unique<MemoryWatch>();
   const EngineSpec& engine = s.spec.engine;
   EngineOptions options{.zero_stage = engine.zero_stage, .dtype = engine.dtype,
                         .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
                         .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
-                        .max_grad_norm = engine.max_grad_norm, .recompute = engine.recompute, .threads = engine.threads};
+                        .max_grad_norm = engine.max_grad_norm, .freeze = engine.freeze, .recompute = engine.recompute, .threads = engine.threads};
   s.engine = s.spec.resume.directory.empty()
                  ? s.ValueOrAbort(Engine::Create(s.config, loaded->source(), s.group.get(), options))
                  : s.ValueOrAbort(s.LoadState(options));
@@ -229,6 +236,9 @@ std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t 
     report.grad_norm = result.grad_norm;
     report.target_tokens = result.target_tokens;
     report.skipped = result.skipped;
+    report.not_finite = result.not_finite;
+    report.times = result.times;
+    report.peak_bytes = s.memory->PeakBytes();
     report.seconds = SecondsSince(begin);
     reports.push_back(report);
   }
@@ -327,6 +337,34 @@ std::vector<std::vector<int32_t>> RankWorker::Generate(GenerateSpec spec) {
         model->Generate(prompt, {.max_new_tokens = spec.max_new_tokens, .stop_tokens = spec.stop_tokens}), s.rank));
   }
   return results;
+}
+
+double RankWorker::MeasurePeak() { return PeakFlops(state_->spec.engine.threads); }
+
+bool RankWorker::StartTrace() {
+  state_->trace.clear();
+  state_->engine->TraceInto(&state_->trace);
+  return true;
+}
+
+std::vector<TracedLine> RankWorker::TakeTrace() {
+  state_->engine->TraceInto(nullptr);
+  return std::exchange(state_->trace, {});
+}
+
+bool RankWorker::OpenLog(std::string directory, int64_t total_step) {
+  ThrowIfError(state_->log.Open(directory, total_step), state_->rank);
+  return true;
+}
+
+bool RankWorker::AppendLog(std::string lines) {
+  ThrowIfError(state_->log.Append(lines), state_->rank);
+  return true;
+}
+
+bool RankWorker::WriteOutput(std::string path, std::string content) {
+  ThrowIfError(WriteFileAtomic(path, content), state_->rank);
+  return true;
 }
 
 std::string RankWorker::Schedule() { return state_->engine->PrintSchedule(state_->spec.batch.micro_batches); }

@@ -43,6 +43,16 @@ class RankWorker {
   // Greedy continuations, one a prompt, by the model in a folder of this node.
   std::vector<std::vector<int32_t>> Generate(GenerateSpec spec);
   std::string Schedule();
+  // What a step is measured against: see PeakFlops. All ranks at once, as in training.
+  double MeasurePeak();
+  // The lines of the next steps are kept until TakeTrace gives them.
+  bool StartTrace();
+  std::vector<TracedLine> TakeTrace();
+  // Rank 0: the run's metrics and event files in the output folder, from `total_step` on; then more records for them.
+  bool OpenLog(std::string directory, int64_t total_step);
+  bool AppendLog(std::string lines);
+  // Rank 0: a small file of the output folder.
+  bool WriteOutput(std::string path, std::string content);
 
  private:
   struct State;

@@ -14,6 +14,7 @@
 #include "train/config/lr_schedule.h"
 #include "train/data/batches.h"
 #include "train/data/rows.h"
+#include "train/parallel/engine.h"
 
 namespace argosy::train {
 
@@ -33,6 +34,7 @@ struct EngineSpec {
   double weight_decay = 0;
   bool decay_vectors = true;
   double max_grad_norm = 1.0;
+  std::vector<std::string> freeze;   // tensors whose names match any of these regular expressions are not trained
   bool recompute = true;        // of a layer in its backward, instead of keeping its activations
   int32_t threads = 1;          // torch threads of a rank; 0: the node's cores shared by its ranks
 };
@@ -113,6 +115,9 @@ struct StepReport {
   int64_t computed_tokens = 0;     // of this rank, padding included
   double seconds = 0;
   bool skipped = false;
+  std::string not_finite;          // of a skipped step: this rank's first tensor that is not finite
+  StepTimes times;
+  int64_t peak_bytes = 0;          // of this rank's memory so far, above what it was before the model was there
 };
 
 struct EvalReport {
