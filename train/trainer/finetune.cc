@@ -287,6 +287,8 @@ class Run {
     ARGOSY_RETURN_IF_ERROR(Place());
     ARGOSY_RETURN_IF_ERROR(FindStart());
     ARGOSY_RETURN_IF_ERROR(Load());
+    // Not before: a run that cannot begin leaves nothing.
+    ARGOSY_RETURN_IF_ERROR(ranks_->CallRank0<&RankWorker::OpenLog>(options_.output_dir, state_.steps_done).status());
     if (state_.steps_done == 0 && state_.epochs.empty()) {
       if (options_.eval_first && eval_.size() > 0) ARGOSY_RETURN_IF_ERROR(EvaluateBase());
     }
@@ -737,7 +739,6 @@ class Run {
   // A new run begins the files; one that goes on keeps the records up to where it does.
   absl::Status RewindMetrics() {
     const bool goes_on = options_.resume || failures_ > 0;
-    ARGOSY_RETURN_IF_ERROR(ranks_->CallRank0<&RankWorker::OpenLog>(options_.output_dir, state_.steps_done).status());
     if (options_.metrics_path.empty()) return absl::OkStatus();
     std::string kept;
     if (absl::StatusOr<std::string> old = ReadFile(options_.metrics_path); old.ok() && goes_on) kept = KeepRecords(*old, state_.steps_done);

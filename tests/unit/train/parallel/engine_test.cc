@@ -511,6 +511,8 @@ TEST_CASE("Engine: a step that is not finite changes nothing and is counted, on 
     }
     std::unique_ptr<WeightSource> inner_;
   };
+  std::mutex mutex;
+  std::vector<std::string> named;
   CheckAllOk(RunRanks(3, [&](Group& group) -> absl::Status {
     ARGOSY_ASSIGN_OR_RETURN(auto engine, Engine::Create(config, WithInfinity(config), &group, {.zero_stage = 3}));
     Run before, after;
@@ -519,10 +521,65 @@ TEST_CASE("Engine: a step that is not finite changes nothing and is counted, on 
       std::vector<MicroBatch> parts = {PartOf(97, step, 0, group.rank(), 3, 6)};
       ARGOSY_ASSIGN_OR_RETURN(StepResult result, engine->TrainStep(parts, 0.01));
       if (!result.skipped) return Internal("the step was not skipped: loss {}, norm {}", result.loss, result.grad_norm);
+      std::lock_guard lock(mutex);
+      if (result.not_finite.starts_with("weight ")) named.push_back(result.not_finite);
+      else if (!result.not_finite.starts_with("gradient of ")) return Internal("rank {} names \"{}\"", group.rank(), result.not_finite);
     }
     ARGOSY_RETURN_IF_ERROR(Pull(*engine, group, DType::kF32, after));
     if (before.weights != after.weights) return Internal("weights changed");
     if (engine->skipped() != 2 || engine->steps() != 0) return Internal("{} skipped", engine->skipped());
+    return absl::OkStatus();
+  }));
+  // The one rank that owns the place says so, in both steps.
+  CHECK(named == std::vector<std::string>(2, "weight model.norm.weight (head, element 0)"));
+}
+
+TEST_CASE("Engine: frozen tensors keep their bits in every stage, and the others learn the same") {
+  std::vector<Run> runs;
+  const std::vector<std::string> freeze = {"embed_tokens", "layers\\.1\\.mlp"};
+  for (int stage : {0, 1, 2, 3}) {
+    runs.push_back(Train({.engine = {.zero_stage = stage, .weight_decay = 0.1, .freeze = freeze}}));
+    CHECK(SameBits(runs[0], runs.back()));
+  }
+  Run untrained = Train({.steps = 0, .engine = {.zero_stage = 3}}), all = Train({.engine = {.zero_stage = 0, .weight_decay = 0.1}});
+  for (const auto& [name, bytes] : runs[0].weights) {
+    bool frozen = name.find("embed_tokens") != std::string::npos || name.find("layers.1.mlp") != std::string::npos;
+    INFO(name);
+    CHECK((bytes == untrained.weights[name]) == frozen);
+  }
+  CHECK(runs[0].steps[0].grad_norm < all.steps[0].grad_norm);
+  ModelConfig config = SmallConfig(false);
+  auto group = MakeLoopbackGroup();
+  for (const char* pattern : {"nothing_of_this_name", "[", "."}) {
+    absl::Status status = Engine::Create(config, *RandomWeights(config, 1), group.get(), {.freeze = {pattern}}).status();
+    INFO(status.ToString());
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK(Message(status).find("freeze") != std::string::npos);
+  }
+}
+
+TEST_CASE("Engine: a trace has each line of the schedule in its order, and the times of a step add up to less than it took") {
+  ModelConfig config = SmallConfig(false);
+  CheckAllOk(RunRanks(2, [&](Group& group) -> absl::Status {
+    ARGOSY_ASSIGN_OR_RETURN(auto engine, Engine::Create(config, *RandomWeights(config, 1), &group, {.zero_stage = 3}));
+    std::vector<TracedLine> lines;
+    engine->TraceInto(&lines);
+    std::vector<MicroBatch> parts = {PartOf(97, 0, 0, group.rank(), 2, 4)};
+    absl::Time begin = absl::Now();
+    ARGOSY_ASSIGN_OR_RETURN(StepResult result, engine->TrainStep(parts, 0.01));
+    double took = absl::ToDoubleSeconds(absl::Now() - begin);
+    engine->TraceInto(nullptr);
+    std::string traced;
+    for (const TracedLine& line : lines) traced += line.name + "\n";
+    std::string planned;
+    for (const Line& line : TrainSchedule({.units = 5, .stage = 3})) {
+      planned += std::string(Name(line.action)) + (line.unit >= 0 ? " " + engine->layout().units[line.unit].name : "") + "\n";
+    }
+    if (traced != planned) return Internal("traced\n{}\nplanned\n{}", traced, planned);
+    const StepTimes& times = result.times;
+    if (!(times.forward > 0 && times.backward > 0 && times.forward + times.backward + times.optimizer + times.waiting <= took)) {
+      return Internal("{} {} {} {} of {}", times.forward, times.backward, times.optimizer, times.waiting, took);
+    }
     return absl::OkStatus();
   }));
 }
