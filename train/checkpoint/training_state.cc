@@ -106,7 +106,7 @@ std::string TrainingState::ToJson() const {
   }
   json file = {{"format", kFormat}, {"epoch", epoch}, {"step", step}, {"steps_done", steps_done}, {"optimizer_steps", optimizer_steps},
                {"skipped", skipped}, {"rows_per_step", rows_per_step}, {"loss_sum", Number(loss_sum)}, {"target_tokens", target_tokens},
-               {"epoch_seconds", epoch_seconds}, {"epoch_tokens", epoch_tokens}, {"epochs", rows}, {"checkpoint", checkpoint},
+               {"epoch_seconds", epoch_seconds}, {"epoch_tokens", epoch_tokens}, {"epochs", rows}, {"checkpoint", checkpoint}, {"deal", deal},
                {"identity", identity}, {"settings", settings}};
   return file.dump(1, ' ', true, json::error_handler_t::replace) + "\n";
 }
@@ -133,6 +133,12 @@ absl::StatusOr<TrainingState> TrainingState::Parse(std::string_view text) {
   ARGOSY_RETURN_IF_ERROR(ReadString(file, "checkpoint", state.checkpoint));
   ARGOSY_RETURN_IF_ERROR(ReadStrings(file, "identity", state.identity));
   ARGOSY_RETURN_IF_ERROR(ReadStrings(file, "settings", state.settings));
+  if (const json* deal = FindValue(file, "deal"); deal != nullptr) {
+    for (const json& part : *deal) {
+      if (!part.is_number() || !(part.get<double>() > 0)) return InvalidArgument("\"deal\" has {}: parts are positive numbers", Shown(part));
+      state.deal.push_back(part.get<double>());
+    }
+  }
   const json* rows = FindValue(file, "epochs");
   if (rows != nullptr && !rows->is_array()) return InvalidArgument("\"epochs\" is {}: it must be a list", Shown(*rows));
   for (const json& row : rows != nullptr ? *rows : json::array()) {

@@ -58,6 +58,7 @@ struct TrainingState {
   double epoch_seconds = 0;
   int64_t epoch_tokens = 0;
   std::vector<EpochRecord> epochs;   // that have ended; the base model's evaluation first, where there is one
+  std::vector<double> deal;          // the ranks' parts of a step's rows; empty: equal
   std::string checkpoint;            // the newest one of weights; empty: none yet
 
   // What makes a run this run: a state with other values here is another run's.

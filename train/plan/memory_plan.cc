@@ -16,6 +16,9 @@ constexpr int64_t kLogitsMax = 1 << 24;
 // Gradients of units on their way to their owners, beside the one that is being computed.
 constexpr int64_t kReducesInFlight = 3;
 
+// Measured: what libtorch, its kernels and the runtime's buffers take from a model's first step on.
+constexpr int64_t kOther = 48 << 20;
+
 // The largest share of `elements`, cut at multiples of the grain.
 int64_t ShareOf(int64_t elements, int32_t ranks) {
   int64_t grains = (elements + kRangeGrain - 1) / kRangeGrain;
@@ -99,6 +102,7 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
   });
   rank.gathered = peak.gathered;
   rank.activations = peak.activations;
+  rank.other = kOther;
   return {.rank = rank, .ranks = std::min(options.ranks, options.ranks_per_node), .aggregation = kSaveWindow + kDirtyPages};
 }
 

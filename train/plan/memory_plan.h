@@ -33,7 +33,8 @@ struct RankPlan {
   int64_t gradients = 0;
   int64_t gathered = 0;           // other ranks' weights, and gradients on their way, during a step
   int64_t activations = 0;
-  int64_t Total() const { return weights + optimizer + gradients + gathered + activations; }
+  int64_t other = 0;              // libtorch's own buffers, kernels and threads; streams to other ranks
+  int64_t Total() const { return weights + optimizer + gradients + gathered + activations + other; }
 };
 
 struct NodePlan {

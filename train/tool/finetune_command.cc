@@ -86,6 +86,7 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--max-skipped-steps", o.failure.max_skipped_steps, "Steps in a row that may be skipped because they are not finite")
       ->capture_default_str();
   finetune->add_option("--freeze", o.freeze, "Regular expressions: tensors whose names match one are not trained; give it once for each");
+  finetune->add_flag("--balance", o.balance, "Deal the rows of a step in proportion to the ranks' measured speed");
   finetune->add_option("--profile", o.profile_steps, "Write the first so many steps, line by line, to profile.json of --output-dir");
   finetune->add_option("--replace-timeout", flags->replace_timeout, "Seconds to wait for a spare in place of a lost rank, before fewer go on")
       ->capture_default_str();

@@ -22,6 +22,7 @@
 #include "train/plan/memory_plan.h"
 #include "train/tokenizer/tokenizer.h"
 #include "train/trainer/model_source.h"
+#include "train/trainer/deal.h"
 #include "train/trainer/progress.h"
 #include "train/trainer/rank_set.h"
 #include "train/trainer/rank_worker.h"
@@ -382,6 +383,8 @@ class Run {
     }
     state_ = std::move(start);
     state_.identity = identity_;
+    // The parts of other ranks than these say nothing.
+    if (!options_.balance || static_cast<int32_t>(state_.deal.size()) != ranks_->size()) state_.deal.clear();
     ARGOSY_RETURN_IF_ERROR(FixRows());
     if (!spec_.resume.directory.empty()) {
       Say("resume:    from {}: epoch {}, step {} of {}", spec_.resume.directory, state_.epoch + 1, state_.steps_done, total_steps_);
@@ -473,7 +476,7 @@ class Run {
       if (options_.profile_steps > traced_steps_) count = std::min(count, options_.profile_steps - traced_steps_);
       if (options_.save_every > 0) count = std::min(count, options_.save_every - state_.steps_done % options_.save_every);
       absl::Time chunk_begin = absl::Now();
-      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::vector<StepReport>> reports, ranks_->CallAll<&RankWorker::Train>(epoch, state_.step, count));
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::vector<StepReport>> reports, ranks_->CallAll<&RankWorker::Train>(epoch, state_.step, count, state_.deal));
       double seconds = SecondsSince(chunk_begin);
       int64_t useful = 0, computed = 0, peak_bytes = 0;
       for (const std::vector<StepReport>& of_rank : reports) {
@@ -502,9 +505,11 @@ class Run {
                               {"peak_bytes", peak_bytes}};
         if (mfu > 0) record["mfu"] = mfu;
         if (report.skipped) record["skipped"] = true;
+        if (!state_.deal.empty()) record["deal"] = state_.deal;
         Record(record);
         ARGOSY_RETURN_IF_ERROR(CountSkipped(reports, i));
       }
+      if (options_.balance) state_.deal = DealBySpeed(reports, state_.deal);
       ARGOSY_RETURN_IF_ERROR(SendLog());
       ARGOSY_RETURN_IF_ERROR(EndTrace(count));
       state_.epoch_tokens += useful;

@@ -62,6 +62,7 @@ struct FinetuneOptions {
 
   RowOptions rows;
   bool pack = true;
+  bool balance = false;             // deal a step's rows in proportion to the ranks' measured speed; sums are then rounded otherwise
   bool recipe_parity = false;
   uint64_t seed = 42;
   bool no_decay_1d = false;

@@ -216,7 +216,7 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
           .parameters = s.config.ParameterCount(), .threads = engine.threads};
 }
 
-std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t count) {
+std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t count, std::vector<double> deal) {
   State& s = *state_;
   std::vector<StepReport> reports;
   const BatchLayout layout = s.Layout();
@@ -226,7 +226,7 @@ std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t 
     StepRows rows = s.plan->Step(epoch, step);
     std::vector<MicroBatch> batches;
     for (const std::vector<Pack>& micro : rows.micro_batches) {
-      batches.push_back(BuildMicroBatch(s.train, ShareOf(micro, s.rank, s.world), layout));
+      batches.push_back(BuildMicroBatch(s.train, ShareOf(micro, s.rank, s.world, deal), layout));
       report.useful_tokens += batches.back().useful_tokens;
       report.computed_tokens += static_cast<int64_t>(batches.back().input_ids.size());
     }

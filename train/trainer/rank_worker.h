@@ -33,8 +33,8 @@ class RankWorker {
   int64_t ClearOutput(std::string directory);
   // Opens the streams to the other ranks, then loads this rank's weights.
   RankReady Setup(RunSpec spec, std::vector<Endpoint> endpoints, ShippedSamples train, ShippedSamples eval);
-  // Optimizer steps [first, first + count) of the epoch.
-  std::vector<StepReport> Train(int64_t epoch, int64_t first, int64_t count);
+  // Optimizer steps [first, first + count) of the epoch, their rows dealt to the ranks in these parts (equal without any).
+  std::vector<StepReport> Train(int64_t epoch, int64_t first, int64_t count, std::vector<double> deal);
   EvalReport Evaluate();
   // Rank 0 writes, the others send it their shares.
   SaveReport Save(SaveSpec spec);

@@ -19,6 +19,7 @@ TrainingState Example() {
                       .loss_sum = 0.1 + 0.2, .target_tokens = 1234, .epoch_seconds = 3.5, .epoch_tokens = 999};
   state.epochs = {{.eval_loss = 5.5, .has_eval = true}, {.epoch = 1, .steps = 50, .train_loss = std::numeric_limits<double>::infinity()}};
   state.checkpoint = "/out/epoch-2";
+  state.deal = {0.25, 0.1 + 0.2, 0.45};
   state.identity = {{"seed", "42"}, {"training data", "9 rows"}};
   state.settings = {{"ranks", "3"}};
   return state;
@@ -42,6 +43,7 @@ TEST_CASE("Training state: what it says comes back to the bit, infinities too") 
   CHECK(back.ToJson() == state.ToJson());
   CHECK(back.loss_sum == 0.1 + 0.2);
   CHECK(back.steps_done == 107);
+  CHECK(back.deal == state.deal);
   CHECK(std::isinf(back.epochs[1].train_loss));
   CHECK(back.identity == state.identity);
 }
