@@ -92,3 +92,29 @@ def test_without_max_failures_a_lost_rank_ends_the_run_and_its_state_is_left(clu
     assert len(list((tmp_path / "out" / "training_state").glob("step-*"))) == 1
     # The ranks are gone, and their slots free again.
     wait_until(lambda: "actors: 0 alive" in cluster.argosy("status").stdout, what="the end of the ranks")
+
+
+def test_killing_everything_while_a_state_is_written_leaves_one_that_is_whole(cluster, tmp_path, sums):
+    flags = put([*cut_rows(sums, tmp_path), *FLAGS], *LONG, "--save-every", 1)
+    states = tmp_path / "out" / "training_state"
+    order = [lambda driver, ranks: [*ranks.values(), driver], lambda driver, ranks: [driver, *ranks.values()], lambda driver, ranks: [ranks[0], driver]]
+    for victims in order:
+        with cluster.start_finetune(tmp_path, *flags, "--resume", "--metrics-path", tmp_path / "metrics.jsonl", ranks=3) as run:
+            run.read_until("state: ")
+            ranks = pids(run.said.decode())
+            wait_until(lambda: list(states.glob(".step-*.partial")), what="a state that is being written")
+            for pid in victims(run.pid, ranks):
+                os.kill(pid, signal.SIGKILL)
+            run.wait()
+        whole = list(states.glob("step-*"))
+        assert whole, list(states.iterdir())
+        for state in whole:
+            listed = json.loads((state / "argosy_checkpoint.json").read_text())["files"]
+            assert {path.name: path.stat().st_size for path in state.iterdir() if path.name in listed} == {
+                name: entry["bytes"] for name, entry in listed.items()}
+    # The next one reads it, every byte against its checksum, and removes what was left half-written.
+    newest = max(json.loads((state / "training_state.json").read_text())["steps_done"] for state in whole)
+    last = cluster.finetune(tmp_path, *put(flags, "--max-steps", newest + 3), "--resume", ranks=3)
+    assert f"step {newest} of" in last.stdout
+    check_against_a_whole_run(cluster, tmp_path, flags, [row for row in last.metrics if "loss" in row], equal_bits=True)
+    assert sorted(path.name for path in states.iterdir()) == [f"step-{newest + 3:07}"]
