@@ -11,6 +11,7 @@
 #include "train/data/qa_json.h"
 #include "train/data/recipe_split.h"
 #include "train/tokenizer/json_scan.h"
+#include "train/tokenizer/unicode.h"
 
 namespace argosy::train {
 namespace {
@@ -54,11 +55,103 @@ Split SplitRows(const std::vector<QaRow>& rows, int64_t test_count, uint64_t see
   return split;
 }
 
+// Records of a CSV file, read character by character.
+class CsvReader {
+ public:
+  CsvReader(std::istream& file, const std::string& path) : file_(file), path_(path) {}
+
+  // The fields of the next record that is not blank; none at the end. `line` is where it begins.
+  absl::StatusOr<bool> Next(std::vector<std::string>& fields, size_t& line) {
+    while (file_.peek() != std::istream::traits_type::eof()) {
+      line = line_;
+      ARGOSY_RETURN_IF_ERROR(Record(fields));
+      if (fields.size() > 1 || fields[0].find_first_not_of(kSpace) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+ private:
+  int Take() {
+    int c = file_.get();
+    if (c == '\n') ++line_;
+    return c;
+  }
+
+  absl::Status Record(std::vector<std::string>& fields) {
+    constexpr int kEnd = std::istream::traits_type::eof();
+    fields.assign(1, "");
+    for (int c = Take();; c = Take()) {
+      if (c == kEnd || c == '\n') break;
+      if (c == ',') {
+        fields.emplace_back();
+      } else if (c == '"' && fields.back().empty()) {
+        size_t opened = line_;
+        for (c = Take(); c != '"' || file_.peek() == '"'; c = Take()) {
+          if (c == kEnd) return InvalidArgument("{}:{}: a quoted field that begins here is not closed", path_, opened);
+          fields.back() += static_cast<char>(c);
+          if (c == '"') Take();   // two quotes are one
+        }
+        int next = file_.peek();
+        if (next != ',' && next != '\n' && next != '\r' && next != kEnd) {
+          return InvalidArgument("{}:{}: \"{}\" stands behind a quoted field; quotes inside one are written twice", path_, line_, static_cast<char>(next));
+        }
+      } else {
+        fields.back() += static_cast<char>(c);
+      }
+    }
+    if (fields.back().ends_with('\r')) fields.back().pop_back();
+    return absl::OkStatus();
+  }
+
+  std::istream& file_;
+  const std::string& path_;
+  size_t line_ = 1;
+};
+
+absl::Status VisitCsv(std::istream& file, const std::string& path, RowVisitor& visitor) {
+  CsvReader reader(file, path);
+  std::vector<std::string> columns, fields;
+  size_t line = 0;
+  ARGOSY_ASSIGN_OR_RETURN(bool has_header, reader.Next(columns, line));
+  if (!has_header) return InvalidArgument("{}: has no rows", path);
+  if (columns[0].starts_with("\xef\xbb\xbf")) columns[0].erase(0, 3);
+  for (const std::string& column : columns) {
+    if (!unicode::IsValid(column)) return InvalidArgument("{}:{}: the header is not valid UTF-8", path, line);
+  }
+  for (size_t row = 1;; ++row) {
+    ARGOSY_ASSIGN_OR_RETURN(bool more, reader.Next(fields, line));
+    if (!more) return absl::OkStatus();
+    std::string wrong;
+    if (fields.size() != columns.size()) wrong = fmt::format("has {} fields; the header has {}", fields.size(), columns.size());
+    Json object = Json::object();
+    for (size_t i = 0; i < fields.size() && wrong.empty(); ++i) {
+      if (!unicode::IsValid(fields[i])) wrong = fmt::format("\"{}\" is not valid UTF-8", columns[i]);
+      else object[columns[i]] = fields[i];
+    }
+    if (wrong.empty()) ARGOSY_RETURN_IF_ERROR(visitor.Row(object.dump(), line));
+    else ARGOSY_RETURN_IF_ERROR(visitor.Bad(InvalidArgument("{}:{}: row {} {}", path, line, row, wrong)));
+  }
+}
+
+absl::Status VisitText(std::istream& file, const std::string& path, RowVisitor& visitor) {
+  std::string line;
+  for (size_t number = 1; std::getline(file, line); ++number) {
+    if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(kSpace) == std::string::npos) continue;
+    if (unicode::IsValid(line)) ARGOSY_RETURN_IF_ERROR(visitor.Row(Json({{"text", line}}).dump(), number));
+    else ARGOSY_RETURN_IF_ERROR(visitor.Bad(InvalidArgument("{}:{}: the line is not valid UTF-8", path, number)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status VisitRows(const std::string& path, RowVisitor& visitor) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound("{}: cannot be read", path);
+  if (path.ends_with(".csv")) return VisitCsv(file, path, visitor);
+  if (path.ends_with(".txt")) return VisitText(file, path, visitor);
   // The first line that is not blank tells the layouts apart: a whole object in it is JSON lines.
   std::string line;
   size_t number = 0;

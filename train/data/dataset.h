@@ -41,12 +41,17 @@ absl::StatusOr<CreatedDataset> CreateDataset(const std::string& dataset_path, co
 // The tokens of a tokens.json, {"tokens": ["<START_Q>", ...]} (--special-token-path).
 absl::StatusOr<std::vector<std::string>> ReadSpecialTokens(const std::string& path);
 
-// ReadQaRows and the reader of training rows share this: calls `row(text, line)` for every row of the file, in order. Rows are values of
-// the array or object, or lines; blank lines are skipped. `line` is 1-based.
+// Every reader of rows shares this: calls Row for every row of the file, in order, with the row as JSON. By the file's name:
+//   x.csv   records of RFC 4180 under a header of column names: objects of texts
+//   x.txt   lines: {"text": line}
+//   else    values of a JSON array or object, or JSON lines
+// Blank lines are skipped. `line` is 1-based. CSV, text and JSON lines are streamed: the file may be larger than memory.
 class RowVisitor {
  public:
   virtual ~RowVisitor() = default;
   virtual absl::Status Row(std::string_view text, size_t line) = 0;
+  // A row that is no row; the message has its file and line. What it returns ends the visit unless it is OK.
+  virtual absl::Status Bad(absl::Status why) { return why; }
 };
 absl::Status VisitRows(const std::string& path, RowVisitor& visitor);
 

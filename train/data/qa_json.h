@@ -7,12 +7,14 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/status.h"
 #include "train/data/prompt.h"
+#include "train/tokenizer/unicode.h"
 
 namespace argosy::train {
 
 // One row as a JSON object; `where` ("file:line: row n") begins every message.
 inline absl::StatusOr<nlohmann::json> ParseRow(std::string_view text, std::string_view where) {
   nlohmann::json row = nlohmann::json::parse(text, nullptr, false);
+  if (row.is_discarded() && !unicode::IsValid(text)) return InvalidArgument("{} is not valid UTF-8", where);
   if (row.is_discarded()) return InvalidArgument("{} is not valid JSON", where);
   if (!row.is_object()) return InvalidArgument("{} is {}; expected an object", where, row.type_name());
   return row;

@@ -16,12 +16,31 @@ class SampleReader : public RowVisitor {
 
   absl::Status Row(std::string_view text, size_t line) override {
     if (options_.rows_max > 0 && set.rows >= options_.rows_max) return absl::OkStatus();
-    std::string where = fmt::format("{}:{}: row {}", path_, line, ++set.rows);
+    absl::Status status = Read(text, fmt::format("{}:{}: row {}", path_, line, ++set.rows));
+    return status.ok() ? status : Skip(std::move(status));
+  }
+
+  absl::Status Bad(absl::Status why) override {
+    ++set.rows;
+    return Skip(std::move(why));
+  }
+
+  SampleSet set;
+
+ private:
+  absl::Status Skip(absl::Status why) {
+    if (!options_.skip_bad_rows) return why;
+    if (set.bad++ == 0) set.first_bad = Message(why);
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(std::string_view text, const std::string& where) {
     ARGOSY_ASSIGN_OR_RETURN(nlohmann::json row, ParseRow(text, where));
     std::string input;
     std::optional<size_t> answer_begin;
-    if (row.contains("input")) {
-      ARGOSY_ASSIGN_OR_RETURN(input, TextField(row, "input", where));
+    const char* whole = row.contains("input") ? "input" : row.contains("text") ? "text" : nullptr;
+    if (whole != nullptr) {
+      ARGOSY_ASSIGN_OR_RETURN(input, TextField(row, whole, where));
       ARGOSY_ASSIGN_OR_RETURN(answer_begin, AnswerOfInput(input, where));
     } else if (row.contains("question") || row.contains("QUESTION")) {
       ARGOSY_ASSIGN_OR_RETURN(QaRow qa, QaFromJson(row, where));
@@ -29,15 +48,12 @@ class SampleReader : public RowVisitor {
       input = prompt.Text();
       if (options_.loss_on != LossOn::kAll) answer_begin = prompt.prompt.size();
     } else {
-      return InvalidArgument("{} has neither \"input\" nor \"question\" and \"answer\" (it has {})", where, KeysOf(row));
+      return InvalidArgument("{} has neither \"input\", \"text\", nor \"question\" and \"answer\" (it has {})", where, KeysOf(row));
     }
     Append(TokenizeRow(tokenizer_, input, answer_begin.value_or(0), {.add_special_tokens = options_.add_special_tokens}));
     return absl::OkStatus();
   }
 
-  SampleSet set;
-
- private:
   absl::StatusOr<std::optional<size_t>> AnswerOfInput(const std::string& input, std::string_view where) const {
     if (options_.loss_on == LossOn::kAll || (options_.loss_on == LossOn::kAuto && options_.answer_marker.empty())) {
       return std::optional<size_t>();
@@ -65,12 +81,24 @@ class SampleReader : public RowVisitor {
         ++set.dropped;
         return;
       }
+      if (options_.long_rows == LongRows::kSplit) {
+        ++set.split;
+        for (size_t begin = 0; begin < row.ids.size(); begin += static_cast<size_t>(options_.ctx_len)) {
+          size_t count = std::min(row.ids.size() - begin, static_cast<size_t>(options_.ctx_len));
+          Add(std::span(row.ids).subspan(begin, count), std::max<int64_t>(0, row.answer_from - static_cast<int64_t>(begin)));
+        }
+        return;
+      }
       ++set.cut;
       row.ids.resize(static_cast<size_t>(options_.ctx_len));
     }
-    set.tokens.insert(set.tokens.end(), row.ids.begin(), row.ids.end());
+    Add(row.ids, row.answer_from);
+  }
+
+  void Add(std::span<const int32_t> ids, int64_t answer_from) {
+    set.tokens.insert(set.tokens.end(), ids.begin(), ids.end());
     set.begins.push_back(static_cast<int64_t>(set.tokens.size()));
-    set.loss_from.push_back(std::min(row.answer_from, static_cast<int32_t>(row.ids.size())));
+    set.loss_from.push_back(static_cast<int32_t>(std::min(answer_from, static_cast<int64_t>(ids.size()))));
   }
 
   const std::string& path_;
@@ -97,9 +125,16 @@ absl::StatusOr<SampleSet> ReadSamples(const std::string& path, const Tokenizer& 
   }
   SampleReader reader(path, tokenizer, options);
   ARGOSY_RETURN_IF_ERROR(VisitRows(path, reader));
-  if (reader.set.size() == 0) {
-    return InvalidArgument("{}: none of {} rows can be used ({} longer than --ctx-len {} were dropped, {} are empty)", path, reader.set.rows,
-                           reader.set.dropped, options.ctx_len, reader.set.empty);
+  const SampleSet& set = reader.set;
+  if (set.size() == 0) {
+    return InvalidArgument("{}: none of {} rows can be used ({} longer than --ctx-len {} were dropped, {} are empty, {} are bad{})", path, set.rows, set.dropped,
+                           options.ctx_len, set.empty, set.bad, set.bad > 0 ? ", the first: " + set.first_bad : "");
+  }
+  bool has_target = false;
+  for (int64_t i = 0; i < set.size() && !has_target; ++i) has_target = std::max(set.loss_from[i], 1) < set.Length(i);
+  if (!has_target) {
+    return InvalidArgument("{}: no token of its {} rows is to be learned: every answer begins behind --ctx-len {}, or rows have one token; give a longer --ctx-len, "
+                           "or --loss-on all", path, set.rows, options.ctx_len);
   }
   return std::move(reader.set);
 }

@@ -26,7 +26,7 @@ std::map<std::string, double> ResourcesFromJson(const std::string& flag, const s
 
 struct Flags {
   FinetuneOptions options;
-  std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", hf_token,
+  std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
       save_state = "last";
   int prompt_type = 1;
   double start_timeout = 0, replace_timeout = 30, collective_timeout = 60;
@@ -74,7 +74,8 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--loss-on", flags->loss_on, "auto, all or answer")->capture_default_str();
   finetune->add_option("--answer-marker", o.rows.answer_marker, "In {\"input\"} rows the answer follows this text, e.g. <START_A>");
   finetune->add_option("--prompt-type", flags->prompt_type, "Template of {\"question\",\"context\",\"answer\"} rows: 1, 2 or 3")->capture_default_str();
-  finetune->add_option("--long-rows", flags->long_rows, "cut or drop")->capture_default_str();
+  finetune->add_option("--long-rows", flags->long_rows, "cut, drop or split")->capture_default_str();
+  finetune->add_option("--bad-rows", flags->bad_rows, "fail, or skip rows that cannot be read")->capture_default_str();
   finetune->add_option("--stop-perplexity", o.stop_perplexity, "Stop after an epoch that evaluates below it");
   finetune->add_option("--num-checkpoints-to-keep", o.num_checkpoints_to_keep, "0: all");
   finetune->add_option("--keep-best-by", o.best_metric, "Which checkpoints are kept: train_loss, eval_loss or perplexity; the newest too");
@@ -139,7 +140,10 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
     else if (flags->loss_on == "answer") o.rows.loss_on = LossOn::kAnswer;
     else if (flags->loss_on != "auto") throw CommandFailed(fmt::format("--loss-on {}: auto, all or answer", flags->loss_on));
     if (flags->long_rows == "drop") o.rows.long_rows = LongRows::kDrop;
-    else if (flags->long_rows != "cut") throw CommandFailed(fmt::format("--long-rows {}: cut or drop", flags->long_rows));
+    else if (flags->long_rows == "split") o.rows.long_rows = LongRows::kSplit;
+    else if (flags->long_rows != "cut") throw CommandFailed(fmt::format("--long-rows {}: cut, drop or split", flags->long_rows));
+    if (flags->bad_rows == "skip") o.rows.skip_bad_rows = true;
+    else if (flags->bad_rows != "fail") throw CommandFailed(fmt::format("--bad-rows {}: fail or skip", flags->bad_rows));
     absl::StatusOr<PromptType> prompt = ParsePromptType(flags->prompt_type);
     if (!prompt.ok()) throw CommandFailed("--prompt-type " + Message(prompt.status()));
     o.rows.prompt_type = *prompt;

@@ -128,6 +128,7 @@ class Run {
       ARGOSY_ASSIGN_OR_RETURN(eval_, ReadSamples(options_.test_path, *tokenizer_, rows));
     }
     FindHeldOut();
+    ARGOSY_RETURN_IF_ERROR(CheckLengths(config));
 
     SettingsContext context{.world_size = options_.scaling.num_workers, .hidden_size = config.hidden_size, .total_steps = 0,
                             .flags = options_.flags};
@@ -161,6 +162,10 @@ class Run {
     Say("data:      {} train rows ({} tokens), {} test rows; context {}{}", train_.size(), train_.tokens.size(), eval_.size(),
         spec_.batch.ctx_len, spec_.batch.pack ? ", packed" : "");
     if (train_.cut + train_.dropped > 0) Say("           {} rows were cut and {} dropped at {} tokens", train_.cut, train_.dropped, spec_.batch.ctx_len);
+    if (train_.split > 0) Say("           {} rows were split at {} tokens", train_.split, spec_.batch.ctx_len);
+    for (const SampleSet* set : {&train_, &eval_}) {
+      if (set->bad > 0) Say("           bad rows: {} skipped, the first: {}", set->bad, set->first_bad);
+    }
     Say("run:       {} ranks x {} rows x {} micro-batches = {} rows a step, {} steps in {} epochs, ZeRO-{}, {}, device {}",
         options_.scaling.num_workers, settings_.micro_batch_size, settings_.gradient_accumulation_steps, settings_.train_batch_size,
         total_steps_, epochs_, settings_.zero_stage, PrecisionName(settings_.precision), options_.device);
@@ -168,6 +173,24 @@ class Run {
       Say("           --no-grad-ckpt: ZeRO-3 computes layers again all the same, because kept activations would hold gathered weights");
     }
     Say("\n{}", report.ToText());
+    return absl::OkStatus();
+  }
+
+  // Whether the model has positions for the longest row, and the tokenizer a token to pad with.
+  absl::Status CheckLengths(const ModelConfig& config) const {
+    int64_t longest = options_.recipe_parity ? options_.rows.ctx_len : 0;
+    for (const SampleSet* set : {&train_, &eval_}) {
+      for (int64_t i = 0; i < set->size(); ++i) longest = std::max<int64_t>(longest, set->Length(i));
+    }
+    if (longest > config.max_position_embeddings && config.rope.type != RopeType::kDynamic) {
+      return InvalidArgument("rows of {} tokens (--ctx-len {}) are longer than what the model was made for (\"max_position_embeddings\" {} in {}/config.json): "
+                             "give --ctx-len {}", longest, options_.rows.ctx_len, config.max_position_embeddings, options_.model_directory,
+                             config.max_position_embeddings);
+    }
+    if (!tokenizer_->PadId() && !tokenizer_->EosId()) {
+      return InvalidArgument("the tokenizer of {} names neither a pad_token nor an eos_token to pad rows with: name one in tokenizer_config.json",
+                             options_.model_directory);
+    }
     return absl::OkStatus();
   }
 

@@ -160,3 +160,25 @@ def test_an_output_folder_that_rank_0_cannot_make_names_its_node(cluster, tmp_pa
     lines = result.stderr.strip().splitlines()
     assert result.returncode != 0 and len(lines) == 1 and "node large-memory" in lines[0] and str(tmp_path / "out") in lines[0]
     assert "[epoch" not in result.stdout
+
+
+def test_rows_longer_than_the_models_positions_are_refused_with_what_fits(cluster, tmp_path, sums):
+    shutil.copytree(sums.model, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(dict(config, max_position_embeddings=8)))
+    result = cluster.drive("finetune", "--model-name", tmp_path / "model", "--train-path", sums.train, "--output-dir", tmp_path / "out", "--mx", "no")
+    assert result.returncode != 0 and "rank 0" not in result.stdout
+    for word in ('"max_position_embeddings" 8', "config.json", "give --ctx-len 8"):
+        assert word in result.stderr, result.stderr
+
+
+def test_a_csv_with_bad_rows_trains_on_the_good_ones_when_told_to(cluster, tmp_path, sums):
+    rows = [json.loads(line)["input"] for line in open(sums.train, encoding="utf-8")][:20]
+    (tmp_path / "rows.csv").write_text("input\n" + "".join(f'"{row}"\n' for row in rows) + "one,two\n", encoding="utf-8")
+    flags = ["--model-name", sums.model, "--train-path", tmp_path / "rows.csv", "--output-dir", tmp_path / "out", "--mx", "no", "--ctx-len", 48, "--as-test",
+             "--threads", 1]
+    refused = cluster.drive("finetune", *flags)
+    assert refused.returncode != 0 and f"{tmp_path}/rows.csv:22: row 21 has 2 fields; the header has 1" in refused.stderr
+    trained = cluster.drive("finetune", *flags, "--bad-rows", "skip")
+    assert trained.returncode == 0, trained.stderr
+    assert "20 train rows" in trained.stdout and "bad rows: 1 skipped, the first: " in trained.stdout

@@ -87,13 +87,86 @@ TEST_CASE("ReadSamples: long rows are cut or dropped, and counted") {
 TEST_CASE("ReadSamples: a bad row is reported with its line") {
   Scratch scratch;
   Tokenizer tokenizer = BytesAndMarks();
-  std::string path = scratch.Write("t.jsonl", "{\"input\": \"a\"}\n{\"text\": \"b\"}\n");
+  std::string path = scratch.Write("t.jsonl", "{\"input\": \"a\"}\n{\"words\": \"b\"}\n");
   CHECK(Message(ReadSamples(path, tokenizer, {}).status()) ==
-        path + ":2: row 2 has neither \"input\" nor \"question\" and \"answer\" (it has \"text\")");
+        path + ":2: row 2 has neither \"input\", \"text\", nor \"question\" and \"answer\" (it has \"words\")");
   path = scratch.Write("t.jsonl", "{\"input\": \"a\"}\n{\"input\": null}\n");
   CHECK(Message(ReadSamples(path, tokenizer, {}).status()) == path + ":2: row 2: \"input\" is null; expected text");
   path = scratch.Write("t.jsonl", "{\"input\": \"a\"}\n{\"question\": \"b\"}\n");
   CHECK(Message(ReadSamples(path, tokenizer, {}).status()) == path + ":2: row 2 has no \"answer\" (it has \"question\")");
+}
+
+TEST_CASE("ReadSamples: bad rows are skipped and counted when that is asked for") {
+  Scratch scratch;
+  Tokenizer tokenizer = BytesAndMarks();
+  std::string path = scratch.Write("t.jsonl", "{\"input\": \"ab\"}\n{\"input\": 3}\nno json\n\n{\"input\": \"\xff\"}\n{\"input\": \"cd\"}\n");
+  CHECK(Message(ReadSamples(path, tokenizer, {}).status()) == path + ":2: row 2: \"input\" is number; expected text");
+  auto samples = ReadSamples(path, tokenizer, {.skip_bad_rows = true});
+  REQUIRE(samples.ok());
+  CHECK(samples->size() == 2);
+  CHECK(samples->rows == 5);
+  CHECK(samples->bad == 3);
+  CHECK(samples->first_bad == path + ":2: row 2: \"input\" is number; expected text");
+  path = scratch.Write("t.jsonl", "{\"input\": \"ab\"}\n{\"input\": \"\xff\"}\n");
+  CHECK(Message(ReadSamples(path, tokenizer, {}).status()) == path + ":2: row 2 is not valid UTF-8");
+}
+
+TEST_CASE("ReadSamples: CSV has its columns as fields, quotes and line ends as RFC 4180 has them") {
+  Scratch scratch;
+  Tokenizer tokenizer = BytesAndMarks();
+  std::string path = scratch.Write("t.csv", "\xef\xbb\xbfquestion,context,answer\r\n1+1,,2\r\n\"a \"\"b\"\",\nc\",\"x\",d\r\n\r\nlast,,e");
+  auto rows = ReadQaRows(path);
+  INFO(rows.status());
+  REQUIRE(rows.ok());
+  REQUIRE(rows->size() == 3);
+  CHECK((*rows)[0].answer == "2");
+  CHECK((*rows)[0].context == "");
+  CHECK((*rows)[1].question == "a \"b\",\nc");
+  CHECK((*rows)[1].context == "x");
+  CHECK((*rows)[2].answer == "e");
+  auto samples = ReadSamples(path, tokenizer, {.prompt_type = PromptType::kQuestionContext});
+  REQUIRE(samples.ok());
+  CHECK(samples->size() == 3);
+  CHECK(samples->loss_from[0] > 0);
+
+  path = scratch.Write("t.csv", "text\nabc\na,b\n\"open\n\n");
+  CHECK(Message(ReadSamples(path, tokenizer, {}).status()) == path + ":3: row 2 has 2 fields; the header has 1");
+  CHECK(Message(ReadSamples(path, tokenizer, {.skip_bad_rows = true}).status()) == path + ":4: a quoted field that begins here is not closed");
+  path = scratch.Write("t.csv", "text\n\"a\"b\n");
+  CHECK(Message(ReadSamples(path, tokenizer, {}).status()).find(":2: \"b\" stands behind a quoted field") != std::string::npos);
+  path = scratch.Write("t.csv", "text\n\xff\nok\n");
+  CHECK(Message(ReadSamples(path, tokenizer, {}).status()) == path + ":2: row 1 \"text\" is not valid UTF-8");
+  CHECK(Message(ReadSamples(scratch.Write("t.csv", ""), tokenizer, {}).status()).find("has no rows") != std::string::npos);
+}
+
+TEST_CASE("ReadSamples: plain text is a row a line, and long rows can be split") {
+  Scratch scratch;
+  Tokenizer tokenizer = BytesAndMarks();
+  std::string path = scratch.Write("t.txt", "abcdefg\r\n\n  \nhi");
+  auto whole = ReadSamples(path, tokenizer, {});
+  REQUIRE(whole.ok());
+  CHECK(whole->size() == 2);
+  CHECK(whole->Length(0) == 8);   // with EOS
+  auto split = ReadSamples(path, tokenizer, {.ctx_len = 3, .long_rows = LongRows::kSplit});
+  REQUIRE(split.ok());
+  CHECK(split->split == 1);
+  REQUIRE(split->size() == 4);
+  CHECK(split->Length(0) == 3);
+  CHECK(split->Length(2) == 2);
+  CHECK(split->tokens == whole->tokens);
+  // The answer of a split row goes on in the next part.
+  path = scratch.Write("t.jsonl", "{\"input\": \"abcd=efgh\"}\n");
+  auto answer = ReadSamples(path, tokenizer, {.ctx_len = 4, .answer_marker = "=", .long_rows = LongRows::kSplit});
+  REQUIRE(answer.ok());
+  CHECK(answer->loss_from == std::vector<int32_t>{4, 1, 0});
+}
+
+TEST_CASE("ReadSamples: rows without a token to learn are refused") {
+  Scratch scratch;
+  Tokenizer tokenizer = BytesAndMarks();
+  std::string path = scratch.Write("t.jsonl", "{\"input\": \"abcd=ef\"}\n");
+  CHECK(Message(ReadSamples(path, tokenizer, {.ctx_len = 4, .answer_marker = "="}).status()).find("no token of its 1 rows is to be learned") != std::string::npos);
+  CHECK(ReadSamples(path, tokenizer, {.ctx_len = 8, .answer_marker = "="}).ok());
 }
 
 TEST_CASE("TokenizeRow: a token across the border belongs to the answer") {
