@@ -11,7 +11,8 @@
 namespace argosy::train {
 namespace {
 
-// The reference recipes write some flags with one dash and several letters, which the parser takes for several flags.
+// The reference recipes write some flags with one dash and several letters, which the parser takes for several flags, and others with
+// underscores between the words.
 std::vector<std::string> WithLongNames(int argc, char** argv) {
   static const std::pair<const char*, const char*> kAliases[] = {
       {"-mn", "--model-name"}, {"-nd", "--num-devices"}, {"-bs", "--batch-size-per-device"}, {"-ebs", "--eval-batch-size-per-device"},
@@ -22,6 +23,10 @@ std::vector<std::string> WithLongNames(int argc, char** argv) {
     for (const auto& [alias, name] : kAliases) {
       if (argument == alias) argument = name;
       else if (argument.rfind(std::string(alias) + "=", 0) == 0) argument = name + argument.substr(std::string(alias).size());
+    }
+    if (argument.rfind("--", 0) == 0) {
+      auto end_of_name = std::find(argument.begin(), argument.end(), '=');
+      std::replace(argument.begin(), end_of_name, '_', '-');
     }
     arguments.push_back(std::move(argument));
   }

@@ -16,6 +16,7 @@ def rows_of(text):
 
 def test_plan_names_the_memory_of_each_stage_and_the_cheapest_that_fits(sums):
     told = verb("plan", "--model", "70b", "--num-devices", 32, "--gpus-per-node", 8, "--node-memory", 640).stdout
+    assert verb("plan", "--model", "70b", "--num_devices", 32, "--gpus_per_node", 8, "--node_memory=640").stdout == told
     table = rows_of(told)
     assert [(row[0], row[1]) for row in table] == [(str(stage), mode) for stage in range(4) for mode in ("none", "full")
                                                    if (stage, mode) != (3, "none")]
