@@ -322,6 +322,7 @@ void Core::AskFate(const wire::WorkerAddress& worker, std::function<void(const w
 
 void Core::LeaveProcess(const std::string& why) {
   SendReports();
+  outbox_.Flush();
   // What was answered is on its way; what user code printed must be seen. Destructors of user objects do not run: other threads may
   // still be in user code.
   for (const std::weak_ptr<wire::Connection>& weak : accepted_) {
