@@ -98,7 +98,8 @@ def test_errors_say_what_to_do(cluster):
 def test_interrupting_a_follow_leaves_the_job_running(cluster):
     environment = dict(cluster.environment, ARGOSY_JOB_ADDRESS=cluster.dashboard)
     follow = subprocess.Popen([argosy_binary(), "job", "submit", "--submission-id", "cli_interrupt", "--", "bash", "-c", "echo begun; sleep 1000"],
-                              env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                              env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))   # a background shell ignores it
     while "begun" not in follow.stdout.readline():
         pass
     follow.send_signal(signal.SIGINT)
