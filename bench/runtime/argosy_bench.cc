@@ -42,10 +42,6 @@ void SubmitBatch(int count) {
   Get(refs);
 }
 
-void PutBatch(int count) {
-  for (int i = 0; i < count; ++i) Put(0);
-}
-
 std::vector<ObjectRef<int>> ManyRefs(int count) {
   std::vector<ObjectRef<int>> refs;
   for (int i = 0; i < count; ++i) refs.push_back(Put(1));
@@ -55,21 +51,6 @@ std::vector<ObjectRef<int>> ManyRefs(int count) {
 class Server {
  public:
   int Value() { return 0; }
-  int ValueOf(const argosy::Array<char>& argument) { return static_cast<int>(argument.size()); }
-};
-
-class Client {
- public:
-  explicit Client(std::vector<Actor<Server>> servers) : servers_(std::move(servers)) {}
-  void Batch(int count) {
-    std::vector<ObjectRef<int>> refs;
-    for (int i = 0; i < count; ++i) refs.push_back(servers_[static_cast<size_t>(i) % servers_.size()].Call<&Server::Value>());
-    Get(refs);
-  }
-  void TaskBatch(int count) { SubmitBatch(count); }
-
- private:
-  std::vector<Actor<Server>> servers_;
 };
 
 void CallServers(const std::vector<Actor<Server>>& servers, int count) {
@@ -78,6 +59,16 @@ void CallServers(const std::vector<Actor<Server>>& servers, int count) {
   for (int i = 0; i < count; ++i) refs.push_back(servers[static_cast<size_t>(i) % servers.size()].Call<&Server::Value>());
   Get(refs);
 }
+
+class Client {
+ public:
+  explicit Client(std::vector<Actor<Server>> servers) : servers_(std::move(servers)) {}
+  void Batch(int count) { CallServers(servers_, count); }
+  void TaskBatch(int count) { SubmitBatch(count); }
+
+ private:
+  std::vector<Actor<Server>> servers_;
+};
 
 Actor<Server> StartServer(argosy::ActorOptions options = {}) {
   Actor<Server> server = Spawn<Server>(std::move(options));
@@ -104,6 +95,13 @@ class Bench {
     row.limit_name = limit_name;
     Add(std::move(row));
   }
+  void Latency(const std::string& name, const std::function<void()>& step) {
+    if (!Wants(name)) return;
+    argosy::bench::Latency latency = argosy::bench::MeasureLatency(step, 3000);
+    double round_trip = 1e6 / ping_pong_;
+    Add({.name = name + " p50", .value = latency.p50_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
+    Add({.name = name + " p99", .value = latency.p99_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
+  }
   void Add(Row row) {
     std::printf("%-46s %12.4g %-5s +- %-9.3g", row.name.c_str(), row.value, row.unit.c_str(), row.deviation);
     if (row.limit > 0) std::printf("  %.2f of %s (%.4g)", row.value / row.limit, row.limit_name.c_str(), row.limit);
@@ -126,7 +124,9 @@ void Objects(Bench& bench) {
   bench.Rate("single client get calls", kBatch, [&] {
     for (int i = 0; i < kBatch; ++i) Get(small);
   });
-  bench.Rate("single client put calls", kBatch, [] { PutBatch(kBatch); });
+  bench.Rate("single client put calls", kBatch, [] {
+    for (int i = 0; i < kBatch; ++i) Put(0);
+  });
   if (bench.Wants("single client put gigabytes")) {
     argosy::bench::MemoryLimits memory = argosy::bench::MeasureMemory();
     std::printf("two threads of this machine: warm memcpy %.1f GB/s, first touch %.1f GB/s\n", memory.warm_copy, memory.first_touch);
@@ -170,12 +170,7 @@ void Tasks(Bench& bench) {
     SubmitBatch(10'000);
     bench.Add({.name = "10,000 no-op tasks (seconds)", .value = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), .unit = "s"});
   }
-  if (bench.Wants("task latency")) {
-    argosy::bench::Latency latency = argosy::bench::MeasureLatency([] { Get(Task<SmallValue>().Submit()); }, 3000);
-    double round_trip = 1e6 / ping_pong;
-    bench.Add({.name = "task latency p50", .value = latency.p50_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
-    bench.Add({.name = "task latency p99", .value = latency.p99_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
-  }
+  bench.Latency("task latency", [] { Get(Task<SmallValue>().Submit()); });
   if (bench.Wants("multi client tasks async")) {
     std::vector<Actor<Client>> clients;
     for (int i = 0; i < 4; ++i) clients.push_back(Spawn<Client>({}, std::vector<Actor<Server>>()));
@@ -194,12 +189,7 @@ void Actors(Bench& bench) {
     Actor<Server> server = StartServer();
     bench.Rate("1:1 actor calls sync", 1, [&] { Get(server.Call<&Server::Value>()); }, ping_pong, "ping-pong");
     bench.Rate("1:1 actor calls async", kBatch, [&] { CallServers({server}, kBatch); });
-    if (bench.Wants("actor call latency")) {
-      argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] { Get(server.Call<&Server::Value>()); }, 3000);
-      double round_trip = 1e6 / ping_pong;
-      bench.Add({.name = "actor call latency p50", .value = latency.p50_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
-      bench.Add({.name = "actor call latency p99", .value = latency.p99_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
-    }
+    bench.Latency("actor call latency", [&] { Get(server.Call<&Server::Value>()); });
     Kill(server);
     if (bench.Wants("1:1 actor calls concurrent")) {
       Actor<Server> concurrent = StartServer({.max_concurrency = 16});

@@ -131,14 +131,12 @@ void SubmitMachine::Finished(LeaseId id, TaskId task, absl::Time now, Effects& e
   if (lease.pushed.empty()) lease.idle_since = now;
   ShapeId shape = lease.shape;
   if (lease.recalled && lease.pushed.empty()) {
-    DropLease(id);
-    effects.returns.push_back({id, false});
+    ReturnLease(id, false, effects);
   }
   Fill(shape, now, effects);
   // Looked at after what waits here was spread over the leases.
   if (auto at = leases_.find(id); at != leases_.end() && at->second.wanted && at->second.pushed.empty()) {
-    DropLease(id);
-    effects.returns.push_back({id, false});
+    ReturnLease(id, false, effects);
   }
 }
 
@@ -156,8 +154,7 @@ void SubmitMachine::HandedBack(LeaseId id, TaskId task, absl::Time now, Effects&
     if (lease.pushed.empty()) {
       lease.idle_since = now;
       // Nothing runs there, yet it takes nothing: its worker is blocked or being recalled.
-      DropLease(id);
-      effects.returns.push_back({id, false});
+      ReturnLease(id, false, effects);
     }
   }
   Fill(shape, now, effects);
@@ -168,8 +165,7 @@ void SubmitMachine::WorkerLost(LeaseId id, const wire::ErrorInfo& why, absl::Tim
   if (it == leases_.end()) return;
   ShapeId shape = it->second.shape;
   std::deque<TaskId> pushed = std::move(it->second.pushed);
-  DropLease(id);
-  effects.returns.push_back({id, true});
+  ReturnLease(id, true, effects);
   for (size_t i = pushed.size(); i-- > 0;) {
     auto at = tasks_.find(pushed[i]);
     if (at == tasks_.end()) continue;
@@ -202,8 +198,7 @@ void SubmitMachine::Recalled(LeaseId id, absl::Time now, Effects& effects) {
   it->second.recalled = true;
   if (!it->second.pushed.empty()) return;
   ShapeId shape = it->second.shape;
-  DropLease(id);
-  effects.returns.push_back({id, false});
+  ReturnLease(id, false, effects);
   Fill(shape, now, effects);
 }
 
@@ -213,8 +208,7 @@ void SubmitMachine::Wanted(LeaseId id, absl::Time now, Effects& effects) {
   it->second.wanted = true;
   ShapeId shape = it->second.shape;
   if (!it->second.pushed.empty()) return;
-  DropLease(id);
-  effects.returns.push_back({id, false});
+  ReturnLease(id, false, effects);
   Fill(shape, now, effects);
 }
 
@@ -238,8 +232,7 @@ void SubmitMachine::Tick(absl::Time now, Effects& effects) {
     if (lease.pushed.empty() && now - lease.idle_since >= limits_.idle_max) idle.push_back(id);
   }
   for (LeaseId id : idle) {
-    DropLease(id);
-    effects.returns.push_back({id, false});
+    ReturnLease(id, false, effects);
   }
   for (ShapeId shape = 0; shape < shapes_.size(); ++shape) {
     if (!shapes_[shape].waiting.empty()) Fill(shape, now, effects);
@@ -257,10 +250,11 @@ absl::Time SubmitMachine::NextTick() const {
   return next;
 }
 
-void SubmitMachine::DropLease(LeaseId id) {
+void SubmitMachine::ReturnLease(LeaseId id, bool worker_failed, Effects& effects) {
   auto it = leases_.find(id);
   std::erase(shapes_[it->second.shape].leases, id);
   leases_.erase(it);
+  effects.returns.push_back({id, worker_failed});
 }
 
 std::optional<LeaseId> SubmitMachine::LeaseOf(TaskId task) const {

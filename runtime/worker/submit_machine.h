@@ -105,7 +105,7 @@ class SubmitMachine {
   int Depth(const LeaseState& lease) const;
   void Fill(ShapeId shape, absl::Time now, Effects& effects);
   void PushNext(LeaseId id, absl::Time now, Effects& effects);
-  void DropLease(LeaseId id);
+  void ReturnLease(LeaseId id, bool worker_failed, Effects& effects);
 
   SubmitLimits limits_;
   std::map<std::string, ShapeId> shape_ids_;

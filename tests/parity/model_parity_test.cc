@@ -2,7 +2,6 @@
 // tests/parity/models, or $ARGOSY_PARITY_MODELS (any that make_models.py made, under other seeds and shapes).
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +13,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
+#include "tests/unit/train/model/unit_pass.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/collective/group.h"
 #include "train/data/batches.h"
@@ -33,13 +33,6 @@ using Rows = std::vector<Row>;
 constexpr double kNoiseFactor = 4;
 constexpr double kBf16Factor = 1.5;
 
-template <class T>
-T Value(absl::StatusOr<T> value) {
-  INFO(value.status().ToString());
-  REQUIRE(value.ok());
-  return std::move(value).value();
-}
-
 struct Expected {
   std::string name, directory;
   Json json;
@@ -47,12 +40,7 @@ struct Expected {
 
   at::Tensor Tensor(const std::string& key) const {
     INFO(key);
-    const StoredTensor* stored = tensors.Find(key);
-    REQUIRE(stored != nullptr);
-    REQUIRE(stored->dtype == DType::kF32);
-    at::Tensor tensor = at::empty(stored->shape, at::kFloat);
-    REQUIRE(tensors.ReadBytes(*stored, 0, {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(stored->bytes)}).ok());
-    return tensor;
+    return ReadTensor(tensors, key);
   }
 };
 
@@ -116,50 +104,14 @@ MicroBatch BatchOfCase(const std::string& name, const Json& one) {
   return BatchOf(one["ids"], one["labels"], one.contains("mask") ? one["mask"].get<Rows>() : Rows());
 }
 
-struct Pass {
-  LossSum loss;
-  at::Tensor logits;
-  std::vector<at::Tensor> grads;  // flat, by unit
-};
-
 std::vector<at::Tensor> LoadFlats(const Network& network, const std::string& directory, at::ScalarType type) {
   HfWeights weights = Value(HfWeights::Open(directory));
   REQUIRE(weights.Check(network.config().Tensors(DType::kF32)).ok());
-  auto source = WeightsFromHf(weights);
-  std::vector<at::Tensor> flats;
-  for (const UnitLayout& unit : network.layout().units) {
-    at::Tensor flat = at::empty({unit.elements}, at::kFloat);
-    REQUIRE(ReadFlat(*source, unit, 0, {flat.data_ptr<float>(), static_cast<size_t>(unit.elements)}).ok());
-    flats.push_back(flat.to(type));
-  }
-  return flats;
+  return LoadFlats(network, *WeightsFromHf(weights), type);
 }
 
-// Forward, and backward unit by unit, of the mean loss.
 Pass RunUnits(const Network& network, const std::vector<at::Tensor>& flats, const MicroBatch& micro_batch) {
-  at::NoGradGuard no_grad;
-  PreparedBatch batch = Value(network.Prepare(micro_batch, flats.front().scalar_type()));
-  Pass pass;
-  for (const at::Tensor& flat : flats) pass.grads.push_back(at::zeros_like(flat));
-  std::vector<at::Tensor> hidden = {network.Embed(flats.front(), batch)};
-  for (int64_t i = 0; i < network.layers(); ++i) hidden.push_back(network.Layer(i, flats[i + 1], hidden.back(), batch));
-  at::Tensor matrix = network.HeadMatrix(flats.back(), flats.front());
-  pass.logits = network.Logits(flats.back(), matrix, hidden.back());
-  HeadGradients head{.scale = 1.0 / static_cast<double>(batch.targets_n.size(0)),
-                     .head_flat = pass.grads.back(),
-                     .matrix_VD = network.HeadMatrix(pass.grads.back(), pass.grads.front())};
-  pass.loss = network.Loss(flats.back(), matrix, hidden.back(), batch, &head);
-  at::Tensor grad = head.hidden_BTD;
-  for (int64_t i = network.layers() - 1; i >= 0; --i) {
-    grad = network.LayerBackward(i, flats[i + 1], hidden[i], grad, batch, pass.grads[i + 1]);
-  }
-  network.EmbedBackward(grad, batch, pass.grads.front());
-  return pass;
-}
-
-double MaxDifference(const at::Tensor& a, const at::Tensor& b) {
-  REQUIRE(a.sizes() == b.sizes());
-  return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+  return RunUnits(network, flats, Value(network.Prepare(micro_batch, flats.front().scalar_type())));
 }
 
 TEST_CASE("Parity: logits, loss and every gradient of plain, padded and packed rows are within fp32's noise of float64") {

@@ -6,7 +6,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/prng.h"
 #include "tests/unit/train/checkpoint/support.h"
-#include "tests/unit/train/config/assets.h"
+#include "tests/support/assets.h"
 
 namespace argosy::train {
 namespace {
@@ -216,10 +216,10 @@ TEST_CASE("HfWeights: Check names the tensor whose shape disagrees or that is mi
 }
 
 TEST_CASE("HfWeights: every tiny model holds what its config asks for, sharded or not") {
-  std::string root = AssetDirectory("tiny");
-  if (root.empty()) return;
+  auto root = testing::FindAsset("tiny");
+  if (!root) return;
   int models = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+  for (const auto& entry : std::filesystem::directory_iterator(*root)) {
     std::string directory = entry.path().string();
     if (!std::filesystem::exists(directory + "/config.json")) continue;
     INFO(directory);
@@ -234,7 +234,7 @@ TEST_CASE("HfWeights: every tiny model holds what its config asks for, sharded o
     ++models;
   }
   CHECK(models >= 10);
-  std::string whole = root + "/llama2-mha", sharded = root + "/llama2-mha-sharded";
+  std::string whole = root->string() + "/llama2-mha", sharded = root->string() + "/llama2-mha-sharded";
   HfWeights a = HfWeights::Open(whole).value(), b = HfWeights::Open(sharded).value();
   CHECK(b.Files().size() == 5);
   for (const TensorSpec& spec : ModelConfig::Load(whole)->Tensors(DType::kF32)) {

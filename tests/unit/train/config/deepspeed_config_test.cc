@@ -4,7 +4,7 @@
 
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
-#include "tests/unit/train/config/assets.h"
+#include "tests/unit/train/config/text.h"
 
 namespace argosy::train {
 namespace {

@@ -9,9 +9,10 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
+#include "tests/support/assets.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/unit/train/config/assets.h"
+#include "tests/unit/train/config/text.h"
 
 namespace argosy::train {
 namespace {
@@ -217,10 +218,10 @@ TEST_CASE("ModelConfig: the nano preset is a small Llama that reads itself back"
 }
 
 TEST_CASE("ModelConfig: the tiny models and their new spellings read equal and have transformers' parameter count") {
-  std::string root = AssetDirectory("tiny");
-  if (root.empty()) return;
+  auto root = testing::FindAsset("tiny");
+  if (!root) return;
   int models = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+  for (const auto& entry : std::filesystem::directory_iterator(*root)) {
     std::string directory = entry.path().string();
     if (!std::filesystem::exists(directory + "/config.json")) continue;
     INFO(directory);

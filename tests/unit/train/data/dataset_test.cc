@@ -1,13 +1,13 @@
 #include "train/data/dataset.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <set>
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
+#include "tests/support/assets.h"
 #include "tests/support/catch.h"
 #include "tests/unit/train/data/scratch.h"
 #include "train/data/arithmetic.h"
@@ -170,16 +170,12 @@ TEST_CASE("WriteQaRows: what is written is read back") {
 }
 
 TEST_CASE("ReadQaRows: GSM8K and PubMedQA as they are published") {
-  const char* given = std::getenv("ARGOSY_ASSETS");
-  std::filesystem::path assets = given ? given : std::filesystem::path(ARGOSY_SOURCE_DIR) / "../shared/assets";
-  if (!std::filesystem::exists(assets / "data")) {
-    std::printf("SKIPPED: no assets at %s (set ARGOSY_ASSETS)\n", assets.c_str());
-    return;
-  }
-  auto gsm8k = ReadQaRows(assets / "data/gsm8k/train.jsonl");
+  auto data = testing::FindAsset("data");
+  if (!data) return;
+  auto gsm8k = ReadQaRows(*data / "gsm8k/train.jsonl");
   REQUIRE(gsm8k.ok());
   CHECK(gsm8k->size() == 7473);
-  auto pubmedqa = ReadQaRows(assets / "data/pubmedqa/ori_pqal.json");
+  auto pubmedqa = ReadQaRows(*data / "pubmedqa/ori_pqal.json");
   REQUIRE(pubmedqa.ok());
   CHECK(pubmedqa->size() == 1000);
   CHECK((*pubmedqa)[0].question.starts_with("Do mitochondria play a role in remodelling lace plant leaves"));

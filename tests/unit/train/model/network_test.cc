@@ -10,6 +10,7 @@
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
 #include "tests/unit/train/model/tiny_assets.h"
+#include "tests/unit/train/model/unit_pass.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/model/model.h"
 #include "train/model/weight_source.h"
@@ -19,70 +20,10 @@ namespace {
 
 using Rows = std::vector<std::vector<int32_t>>;
 
-template <class T>
-T Value(absl::StatusOr<T> value) {
-  INFO(value.status().ToString());
-  REQUIRE(value.ok());
-  return std::move(value).value();
-}
-
-at::Tensor ReadTensor(const SafetensorsFile& file, const std::string& name) {
-  const StoredTensor* stored = file.Find(name);
-  REQUIRE(stored != nullptr);
-  at::Tensor tensor = at::empty(stored->shape, at::kFloat);
-  REQUIRE(stored->dtype == DType::kF32);
-  REQUIRE(file.ReadBytes(*stored, 0, {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(stored->bytes)}).ok());
-  return tensor;
-}
-
-std::vector<at::Tensor> LoadFlats(const Network& network, const WeightSource& source, at::ScalarType type) {
-  std::vector<at::Tensor> flats;
-  for (const UnitLayout& unit : network.layout().units) {
-    at::Tensor flat = at::empty({unit.elements}, at::kFloat);
-    REQUIRE(ReadFlat(source, unit, 0, {flat.data_ptr<float>(), static_cast<size_t>(unit.elements)}).ok());
-    flats.push_back(flat.to(type));
-  }
-  return flats;
-}
-
-struct Pass {
-  LossSum loss;
-  at::Tensor logits;
-  std::vector<at::Tensor> grads;  // flat, by unit
-};
-
-// Forward, and backward unit by unit, of the mean loss: the engine's order without the engine.
-Pass RunUnits(const Network& network, const std::vector<at::Tensor>& flats, const PreparedBatch& batch) {
-  at::NoGradGuard no_grad;
-  Pass pass;
-  for (const at::Tensor& flat : flats) pass.grads.push_back(at::zeros_like(flat));
-  std::vector<at::Tensor> hidden = {network.Embed(flats.front(), batch)};
-  for (int64_t i = 0; i < network.layers(); ++i) hidden.push_back(network.Layer(i, flats[i + 1], hidden.back(), batch));
-  at::Tensor matrix = network.HeadMatrix(flats.back(), flats.front());
-  pass.logits = network.Logits(flats.back(), matrix, hidden.back());
-  HeadGradients head{.scale = 1.0 / batch.targets_n.size(0),
-                     .head_flat = pass.grads.back(),
-                     .matrix_VD = network.HeadMatrix(pass.grads.back(), pass.grads.front())};
-  pass.loss = network.Loss(flats.back(), matrix, hidden.back(), batch, &head);
-  at::Tensor grad = head.hidden_BTD;
-  for (int64_t i = network.layers() - 1; i >= 0; --i) {
-    grad = network.LayerBackward(i, flats[i + 1], hidden[i], grad, batch, pass.grads[i + 1]);
-  }
-  network.EmbedBackward(grad, batch, pass.grads.front());
-  return pass;
-}
-
-double MaxDifference(const at::Tensor& a, const at::Tensor& b) {
-  return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
-}
-
 TEST_CASE("Network: logits, loss and every gradient are transformers', within the noise of fp32") {
   for (const std::string& name : TinyVariants()) {
     std::optional<std::string> directory = TinyCheckpoint(name);
-    if (!directory) {
-      WARN("no tiny checkpoints here: skipped");
-      return;
-    }
+    if (!directory) return;
     INFO(name);
     nlohmann::json expected = ReadJson(*directory + "/expected.json");
     SafetensorsFile tensors = Value(SafetensorsFile::Open(*directory + "/expected.safetensors"));
@@ -126,10 +67,7 @@ TEST_CASE("Network: logits, loss and every gradient are transformers', within th
 
 TEST_CASE("Network: in bf16 the gap to fp32 is at most 1.5 times transformers' own") {
   std::optional<std::string> directory = TinyCheckpoint("llama3-gqa-bf16");
-  if (!directory) {
-    WARN("no tiny checkpoints here: skipped");
-    return;
-  }
+  if (!directory) return;
   nlohmann::json expected = ReadJson(*directory + "/expected.json");
   SafetensorsFile tensors = Value(SafetensorsFile::Open(*directory + "/expected.safetensors"));
   Network network(Value(ModelConfig::Load(*directory)));
@@ -157,10 +95,7 @@ TEST_CASE("Network: in bf16 the gap to fp32 is at most 1.5 times transformers' o
 TEST_CASE("Model: greedy generation with the key-value cache continues as transformers does") {
   for (const std::string& name : TinyVariants()) {
     std::optional<std::string> directory = TinyCheckpoint(name);
-    if (!directory) {
-      WARN("no tiny checkpoints here: skipped");
-      return;
-    }
+    if (!directory) return;
     INFO(name);
     nlohmann::json expected = ReadJson(*directory + "/expected.json");
     auto model = Value(Model::Load(*directory, DType::kF32));

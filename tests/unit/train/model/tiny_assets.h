@@ -3,27 +3,22 @@
 // The tiny checkpoints with what transformers computes on them. They lie beside the source tree, not in it: tests that need them
 // say so and pass without them.
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "tests/support/assets.h"
 #include "train/data/batches.h"
 
 namespace argosy::train {
 
-// The folder of one checkpoint: under $ARGOSY_ASSETS, shared/assets or ../shared/assets.
+// The folder of one checkpoint.
 inline std::optional<std::string> TinyCheckpoint(const std::string& name) {
-  std::vector<std::filesystem::path> roots = {"shared/assets", "../shared/assets"};
-  if (const char* set = std::getenv("ARGOSY_ASSETS")) roots.insert(roots.begin(), set);
-  for (const auto& root : roots) {
-    std::filesystem::path directory = root / "tiny" / name;
-    if (std::filesystem::exists(directory / "expected.json")) return directory.string();
-  }
-  return std::nullopt;
+  auto directory = testing::FindAsset("tiny/" + name);
+  if (!directory) return std::nullopt;
+  return directory->string();
 }
 
 inline const std::vector<std::string>& TinyVariants() {

@@ -3,12 +3,12 @@
 #include <openssl/evp.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
+#include "tests/support/assets.h"
 #include "tests/support/catch.h"
 #include "train/tokenizer/json_scan.h"
 #include "train/tokenizer/tokenizer.h"
@@ -19,13 +19,10 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-// ARGOSY_ASSETS, or the folder beside the source; nothing (and a line that says so) where neither is there.
 std::optional<fs::path> Assets() {
-  const char* given = std::getenv("ARGOSY_ASSETS");
-  fs::path folder = given ? fs::path(given) : fs::path(ARGOSY_SOURCE_DIR) / "../shared/assets";
-  if (fs::exists(folder / "tokenizers")) return folder;
-  std::printf("SKIPPED: no assets at %s (set ARGOSY_ASSETS)\n", folder.c_str());
-  return std::nullopt;
+  auto tokenizers = testing::FindAsset("tokenizers");
+  if (!tokenizers) return std::nullopt;
+  return tokenizers->parent_path();
 }
 
 Json ReadJson(const fs::path& path) {

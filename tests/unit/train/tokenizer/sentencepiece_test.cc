@@ -1,6 +1,5 @@
 // tokenizer.model by the SentencePiece library, and as the tokenizer that is rebuilt from it.
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -8,6 +7,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/prng.h"
 #include "runtime/base/status.h"
+#include "tests/support/assets.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/train/tokenizer/sentencepiece_oracle.h"
@@ -78,12 +78,9 @@ TEST_CASE("SentencePiece: a tokenizer.model alone gives the library's ids and te
 }
 
 TEST_CASE("SentencePiece: real models agree with their tokenizer.json and with the library") {
-  const char* given = std::getenv("ARGOSY_ASSETS");
-  fs::path assets = given ? fs::path(given) : fs::path(ARGOSY_SOURCE_DIR) / "../shared/assets";
-  if (!fs::exists(assets / "tokenizers/mistral-v1")) {
-    WARN("no assets at " << assets << ": skipped");
-    return;
-  }
+  auto found = testing::FindAsset("tokenizers/mistral-v1");
+  if (!found) return;
+  fs::path assets = found->parent_path().parent_path();
   for (const char* name : {"tokenizers/mistral-v1", "models/stories260K"}) {
     INFO(name);
     testing::TemporaryFolder folder;
