@@ -63,7 +63,7 @@ std::string Shape::ToString() const {
 }
 
 Demand Demand::FromShape(Shape shape, std::vector<Locality> locality) {
-  return {std::move(shape.resources), std::move(shape.labels), std::move(shape.strategy), std::move(locality)};
+  return {std::move(shape.resources), std::move(shape.labels), std::move(shape.strategy), std::move(locality), 0};
 }
 
 std::string_view ToString(GroupStrategy strategy) {

@@ -74,6 +74,7 @@ struct Demand {
   LabelSelector labels;
   Strategy strategy;
   std::vector<Locality> locality;
+  int priority = 0;   // higher first, within the job; no part of the shape
 
   Shape GetShape() const { return {resources, labels, strategy}; }
   static Demand FromShape(Shape shape, std::vector<Locality> locality = {});

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "argosy/argosy.h"
+#include "runtime/api/local.h"
 #include "runtime/api/process.h"
 #include "runtime/base/status.h"
 #include "runtime/worker/execution.h"
@@ -56,13 +57,22 @@ wire::Demand DemandOf(const Resources& resources, const LabelSelector& labels, c
   return demand;
 }
 
+std::vector<CellPtr> Handles(worker::Returns returns) {
+  return {std::make_move_iterator(returns.begin()), std::make_move_iterator(returns.end())};
+}
+
 double Seconds(Timeout timeout) { return timeout.IsInfinite() ? 0 : std::max(0.001, absl::ToDoubleSeconds(timeout.duration())); }
 
 }  // namespace
 
 std::shared_ptr<worker::Core> CurrentCore() {
   std::lock_guard lock(core_mutex);
+  if (!CoreSlot() && Local()) throw RuntimeError("local mode has no cluster: placement groups, channels and explanations need one");
   if (!CoreSlot()) throw RuntimeError("no cluster: call argosy::Connect first");
+  return CoreSlot();
+}
+std::shared_ptr<worker::Core> CurrentCoreOrNull() {
+  std::lock_guard lock(core_mutex);
   return CoreSlot();
 }
 void SetCurrentCore(std::shared_ptr<worker::Core> core) {
@@ -83,6 +93,7 @@ void Throw(const wire::ErrorInfo& error) {
     case wire::ErrorInfo::kWorkerDied: throw WorkerDiedError(text);
     case wire::ErrorInfo::kRuntime: throw RuntimeError(text);
     case wire::ErrorInfo::kActorUnavailable: throw ActorUnavailableError(text);
+    case wire::ErrorInfo::kPendingCallsLimit: throw PendingCallsLimitError(text);
   }
   throw RuntimeError(text);
 }
@@ -94,6 +105,7 @@ void Throw(const absl::Status& status) {
     case absl::StatusCode::kDeadlineExceeded: throw GetTimeoutError(text);
     case absl::StatusCode::kCancelled: throw CancelledError(text);
     case absl::StatusCode::kResourceExhausted: throw OutOfMemoryError(text);
+    case absl::StatusCode::kOutOfRange: throw PendingCallsLimitError(text);
     default: throw RuntimeError(text);
   }
 }
@@ -124,19 +136,27 @@ CellPtr DecodeRef(Decoder& decoder) {
     decoder.reader.Fail("an ObjectRef where none can be counted");
     return nullptr;
   }
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->MakeHandle(reference.object);
   return static_cast<worker::Core*>(decoder.ref_context)->MakeHandle(reference.object, reference.owner);
 }
 
-void* RefContext() { return CurrentCore().get(); }
+void* RefContext() {
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local.get();
+  return CurrentCore().get();
+}
 
 ObjectId IdOf(const CellPtr& cell) { return cell ? cell->state().id : ObjectId(); }
 
 bool IsReady(const CellPtr& cell) { return cell && cell->state().is_ready(); }
 
-CellPtr PutValue(EncodedValue value) { return OrThrow(CurrentCore()->Put(Outgoing(std::move(value)))); }
+CellPtr PutValue(EncodedValue value) {
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->Put(std::move(value));
+  return OrThrow(CurrentCore()->Put(Outgoing(std::move(value))));
+}
 
 ValueView FetchValue(const CellPtr& cell, Timeout timeout) {
   if (!cell) throw RuntimeError("this ObjectRef refers to nothing");
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->Fetch(cell);
   worker::Fetched fetched = CurrentCore()->Fetch(cell, DeadlineOf(timeout));
   if (fetched.kind == worker::Fetched::kTimeout) {
     throw GetTimeoutError(fmt::format("object {} is not there after {}", cell->state().id.Short(),
@@ -151,29 +171,90 @@ std::vector<bool> WaitForCells(const std::vector<const CellPtr*>& cells, size_t 
     if (!*cell) throw RuntimeError("an ObjectRef given to Wait refers to nothing");
   }
   if (count > cells.size()) throw RuntimeError(fmt::format("Wait for {} of {} refs", count, cells.size()));
+  if (Local()) {
+    std::vector<bool> there(cells.size(), false);
+    std::fill_n(there.begin(), count, true);
+    return there;
+  }
   return OrThrow(CurrentCore()->Wait(cells, count, DeadlineOf(timeout)));
 }
 
-void CancelCell(const CellPtr& cell, bool force) {
-  if (cell) CurrentCore()->Cancel(cell, force);
+void CancelCell(const CellPtr& cell, bool force, bool children) {
+  if (cell && !Local()) CurrentCore()->Cancel(cell, {.force = force, .children = children});
+}
+
+// ---- coroutines -------------------------------------------------------------------------------------------------------------
+
+bool CanSuspend() { return !Local() && CurrentCore()->can_suspend(); }
+void ResumeWhenReady(const std::vector<CellPtr>& cells, std::function<void()> go_on) {
+  CurrentCore()->ResumeWhenReady(cells, std::move(go_on));
+}
+void ResumeAfter(Timeout time, std::function<void()> go_on) { CurrentCore()->ResumeAfter(time.duration(), std::move(go_on)); }
+bool IsCancelledHere() { return !Local() && CurrentCore()->current_cancelled(); }
+void SleepHere(Timeout time) {
+  if (Local()) absl::SleepFor(time.duration());
+  else CurrentCore()->Sleep(time.duration());
+}
+void ThrowCancelled() { throw CancelledError("the call was cancelled while it waited"); }
+const CellPtr& Checked(const CellPtr& cell) {
+  if (!cell) throw RuntimeError("this ObjectRef refers to nothing");
+  return cell;
 }
 
 // ---- tasks and actors -------------------------------------------------------------------------------------------------------
 
-CellPtr SubmitTask(const FunctionEntry& function, const TaskOptions& options, std::vector<OutgoingArgument> arguments) {
+std::vector<CellPtr> SubmitTask(const Submission& submission, const TaskOptions& options, std::vector<OutgoingArgument> arguments) {
   if (options.max_retries < -1) throw RuntimeError(fmt::format("max_retries is {}; it must be 0 or more, or -1: without bound", options.max_retries));
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->SubmitTask(submission, options, std::move(arguments));
   worker::TaskRequest request;
-  request.function = function.name;
-  request.readable = options.name.empty() ? function.readable : options.name;
+  request.function = submission.function.name;
+  request.readable = options.name.empty() ? submission.function.readable : options.name;
   request.demand = DemandOf(options.resources, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
+  request.demand.priority = options.priority;
   request.max_retries = options.max_retries;
-  request.deadline_seconds = Seconds(options.deadline);
-  return OrThrow(CurrentCore()->SubmitTask(request, Outgoing(std::move(arguments))));
+  request.deadline = options.deadline.duration();
+  request.returns = static_cast<uint32_t>(std::max<size_t>(submission.returns, 1));
+  request.split = submission.returns > 0;
+  request.stream = submission.stream;
+  request.retry_exceptions = options.retry_exceptions.names;
+  return Handles(OrThrow(CurrentCore()->SubmitTask(request, Outgoing(std::move(arguments)))));
 }
 
-CellPtr SubmitCall(ActorId actor, const FunctionEntry& function, const CallOptions& options, std::vector<OutgoingArgument> arguments) {
-  return OrThrow(CurrentCore()->SubmitCall(actor, function.name, options.name.empty() ? function.readable : options.name,
-                                           Outgoing(std::move(arguments))));
+std::vector<CellPtr> SubmitCall(ActorId actor, const Submission& submission, const CallOptions& options,
+                                std::vector<OutgoingArgument> arguments) {
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->SubmitCall(actor, submission, std::move(arguments));
+  worker::CallRequest request;
+  request.function = submission.function.name;
+  request.readable = options.name.empty() ? submission.function.readable : options.name;
+  request.returns = static_cast<uint32_t>(std::max<size_t>(submission.returns, 1));
+  request.split = submission.returns > 0;
+  request.stream = submission.stream;
+  request.concurrency_group = options.concurrency_group;
+  return Handles(OrThrow(CurrentCore()->SubmitCall(actor, request, Outgoing(std::move(arguments)))));
+}
+
+std::shared_ptr<worker::StreamState> NewStream(int ahead_max) {
+  if (ahead_max < 1 || ahead_max > static_cast<int>(worker::kStreamAheadMax)) {
+    throw RuntimeError(fmt::format("stream_ahead_max is {}; it must be from 1 to {}", ahead_max, worker::kStreamAheadMax));
+  }
+  return std::make_shared<worker::StreamState>(static_cast<uint32_t>(ahead_max));
+}
+
+CellPtr NextOfStream(const StreamHandle& handle, Timeout timeout) {
+  if (!handle.end) throw RuntimeError("this Stream is of no task");
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->NextOfStream(handle, timeout);
+  worker::StreamNext next = CurrentCore()->Next(handle.stream, handle.end, DeadlineOf(timeout));
+  if (next.kind == worker::StreamNext::kError) Throw(next.error);
+  if (next.kind == worker::StreamNext::kTimeout) {
+    throw GetTimeoutError(fmt::format("the next value of the stream is not there after {}", ToStd(absl::FormatDuration(timeout.duration()))));
+  }
+  return std::move(next.item);
+}
+
+void CloseStream(const StreamHandle& handle) {
+  if (!handle.end) return;
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->CloseStream(handle);
+  if (std::shared_ptr<worker::Core> core = CurrentCoreOrNull()) core->CloseStream(handle.stream, handle.end);
 }
 
 ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_name, const ActorOptions& options,
@@ -197,16 +278,48 @@ ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_n
   // Without given resources an actor is placed as if it took a CPU, so that actors spread, but holds none while it runs.
   Resources placing = options.resources.empty() ? Resources{{"CPU", 1}} : options.resources;
   spec.placement = DemandOf(placing, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
+  spec.placement.priority = options.priority;
   if (!options.resources.empty()) spec.running_resources = spec.placement.resources;
   spec.max_restarts = options.max_restarts;
   spec.max_task_retries = options.max_task_retries;
   spec.max_concurrency = options.max_concurrency;
   spec.start_timeout_seconds = Seconds(options.deadline);
+  if (options.max_pending_calls < 1) throw RuntimeError(fmt::format("max_pending_calls is {}; it must be 1 or more", options.max_pending_calls));
+  spec.max_pending_calls = options.max_pending_calls;
+  spec.fail_when_full = options.fail_when_full;
+  int threads = options.max_concurrency;
+  for (const ConcurrencyGroup& group : options.concurrency_groups) {
+    if (group.name.empty()) throw RuntimeError("a concurrency group needs a name");
+    for (const wire::ConcurrencyGroup& other : spec.concurrency_groups) {
+      if (other.name == group.name) throw RuntimeError(fmt::format("two concurrency groups are named \"{}\"", group.name));
+    }
+    if (group.max_concurrency < 1 || group.max_concurrency > worker::kActorConcurrencyMax) {
+      throw RuntimeError(fmt::format("max_concurrency of concurrency group \"{}\" is {}; it must be from 1 to {}", group.name,
+                                     group.max_concurrency, worker::kActorConcurrencyMax));
+    }
+    threads += group.max_concurrency;
+    spec.concurrency_groups.push_back({group.name, group.max_concurrency, group.methods});
+  }
+  if (threads > worker::kActorConcurrencyMax) {
+    throw RuntimeError(fmt::format("max_concurrency of the actor and its concurrency groups add up to {} threads; {} are possible", threads,
+                                   worker::kActorConcurrencyMax));
+  }
   request.acknowledged = !options.name.empty() || options.detached;
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->CreateActor(constructor, class_name, options, std::move(arguments));
   return OrThrow(CurrentCore()->CreateActor(std::move(request), Outgoing(std::move(arguments))));
 }
 
+namespace {
+void EndAfterQueue() { throw ExitActor{.after_queue = true}; }
+}  // namespace
+
+void TerminateActor(ActorId actor) {
+  static_cast<void>(Registered<EndAfterQueue>::registered);
+  SubmitCall(actor, {Registered<EndAfterQueue>::Entry()}, {.name = "Terminate"}, {});
+}
+
 ActorId FindActor(const std::string& name, const std::string& ns) {
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->FindActor(name, ns);
   std::shared_ptr<worker::Core> core = CurrentCore();
   wire::ResolveActor message;
   message.name = name;
@@ -221,6 +334,7 @@ ActorId FindActor(const std::string& name, const std::string& ns) {
 }
 
 void KillActor(ActorId actor, bool no_restart) {
+  if (std::shared_ptr<LocalRuntime> local = Local()) return local->KillActor(actor, "killed by argosy::Kill");
   absl::Status status = CurrentCore()->KillActor(actor, no_restart, "killed by argosy::Kill");
   if (!status.ok()) Throw(status);
 }
@@ -230,6 +344,10 @@ void KillActor(ActorId actor, bool no_restart) {
 using internal::CurrentCore;
 
 void Exit() {
+  if (std::shared_ptr<internal::LocalRuntime> local = internal::Local()) {
+    if (local->Context().actor_id.IsNil()) throw RuntimeError("argosy::Exit is for actors: this process is none");
+    throw internal::ExitActor();
+  }
   if (CurrentCore()->actor().IsNil()) throw RuntimeError("argosy::Exit is for actors: this process is none");
   throw internal::ExitActor();
 }
@@ -283,9 +401,10 @@ std::string PlacementGroup::PendingReason() const { return WaitGroup(id_, absl::
 
 // ---- context and cluster ----------------------------------------------------------------------------------------------------
 
-bool RuntimeContext::IsCancelled() const { return CurrentCore()->current_cancelled(); }
+bool RuntimeContext::IsCancelled() const { return internal::IsCancelledHere(); }
 
 RuntimeContext GetRuntimeContext() {
+  if (std::shared_ptr<internal::LocalRuntime> local = internal::Local()) return local->Context();
   std::shared_ptr<worker::Core> core = CurrentCore();
   const wire::WorkerRegistered& node = core->node();
   RuntimeContext context;
@@ -319,6 +438,7 @@ void SetTraceParent(const std::string& traceparent) {
 }
 
 std::vector<Node> Nodes() {
+  if (std::shared_ptr<internal::LocalRuntime> local = internal::Local()) return local->Nodes();
   std::vector<Node> nodes;
   for (wire::NodeInfo& info : internal::OrThrow(CurrentCore()->CallNode(wire::ListNodes())).nodes) {
     Node node;
@@ -345,6 +465,12 @@ PlacementExplanation Explain(const Resources& resources, const LabelSelector& la
 namespace kv {
 
 bool Put(const std::string& key, const std::string& value, PutOptions options) {
+  if (std::shared_ptr<internal::LocalRuntime> local = internal::Local()) {
+    std::lock_guard lock(local->keys_mutex());
+    auto [it, is_new] = local->keys().try_emplace(key, value);
+    if (!is_new && options.overwrite) it->second = value;
+    return is_new;
+  }
   std::shared_ptr<worker::Core> core = CurrentCore();
   wire::KvPut message;
   message.ns = core->ns();
@@ -355,6 +481,11 @@ bool Put(const std::string& key, const std::string& value, PutOptions options) {
 }
 
 std::optional<std::string> Get(const std::string& key) {
+  if (std::shared_ptr<internal::LocalRuntime> local = internal::Local()) {
+    std::lock_guard lock(local->keys_mutex());
+    auto it = local->keys().find(key);
+    return it == local->keys().end() ? std::nullopt : std::optional(it->second);
+  }
   std::shared_ptr<worker::Core> core = CurrentCore();
   wire::KvGet message;
   message.ns = core->ns();
@@ -363,6 +494,10 @@ std::optional<std::string> Get(const std::string& key) {
 }
 
 bool Delete(const std::string& key) {
+  if (std::shared_ptr<internal::LocalRuntime> local = internal::Local()) {
+    std::lock_guard lock(local->keys_mutex());
+    return local->keys().erase(key) > 0;
+  }
   std::shared_ptr<worker::Core> core = CurrentCore();
   wire::KvDelete message;
   message.ns = core->ns();
@@ -371,6 +506,14 @@ bool Delete(const std::string& key) {
 }
 
 std::vector<std::string> List(const std::string& prefix) {
+  if (std::shared_ptr<internal::LocalRuntime> local = internal::Local()) {
+    std::lock_guard lock(local->keys_mutex());
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : local->keys()) {
+      if (key.starts_with(prefix)) keys.push_back(key);
+    }
+    return keys;
+  }
   std::shared_ptr<worker::Core> core = CurrentCore();
   wire::KvList message;
   message.ns = core->ns();

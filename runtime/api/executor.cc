@@ -20,44 +20,26 @@ std::string Demangle(const char* name) {
 }
 
 std::string Where(const std::string& function) {
-  std::shared_ptr<worker::Core> core = CurrentCore();
+  std::shared_ptr<worker::Core> core = CurrentCoreOrNull();
+  if (!core) return fmt::format("{} (in this process)", function);
   return fmt::format("{} (worker {}, node {})", function, core->address().worker.Short(),
                      core->node().node_name.empty() ? core->node().node.Short() : core->node().node_name);
 }
 
-worker::ExecutionOutput Run(worker::ExecutionInput& input, std::shared_ptr<void>& instance) {
-  worker::ExecutionOutput output;
-  const FunctionEntry* function = FindFunction(input.function);
-  if (function == nullptr) {
-    output.error = worker::MakeError(wire::ErrorInfo::kRuntime,
-                                     fmt::format("this worker's program has no function \"{}\": does the driver run another build?", input.function));
-    return output;
-  }
+// What user code threw, as it travels. Runs `body` in this.
+template <class Body>
+void Guarded(const FunctionEntry& function, const std::vector<std::string>* retry_exceptions, worker::ExecutionOutput& output, Body body) {
   auto fail = [&](wire::ErrorInfo::Kind kind, std::string type, std::string message) {
     wire::ErrorInfo error = worker::MakeError(kind, std::move(message));
     error.type = std::move(type);
-    error.where = Where(function->readable);
+    error.where = Where(function.readable);
     output.error = std::move(error);
+    output.retry = kind == wire::ErrorInfo::kTask && retry_exceptions != nullptr && IsOneOf(*retry_exceptions, std::current_exception());
   };
-  Invocation invocation;
-  if (input.is_call) {
-    if (!instance) {
-      fail(wire::ErrorInfo::kRuntime, "", "the actor's object was not constructed");
-      return output;
-    }
-    invocation.instance = instance.get();
-  }
-  for (worker::ValueBytes& argument : input.arguments) {
-    invocation.arguments.push_back({argument.body, std::move(argument.buffers), std::move(argument.owner)});
-  }
   try {
-    function->invoke(invocation);
-    if (input.is_constructor) instance = std::move(invocation.created);
-    for (EncodedValue& value : invocation.results) {
-      output.results.push_back({std::move(value.body), std::move(value.buffers), std::move(value.refs)});
-    }
-  } catch (const ExitActor&) {
-    output.exit_actor = true;
+    body();
+  } catch (const ExitActor& exit) {
+    output.exit_actor = exit.after_queue ? worker::ExecutionOutput::kAfterQueue : worker::ExecutionOutput::kAfterCalls;
     fail(wire::ErrorInfo::kActorDied, "", "the actor ended itself in this call");
   } catch (const CancelledError& error) {
     fail(wire::ErrorInfo::kCancelled, "", error.what());
@@ -70,6 +52,50 @@ worker::ExecutionOutput Run(worker::ExecutionInput& input, std::shared_ptr<void>
   // What it printed without a newline belongs to it, not to the next function.
   std::cout.flush();
   std::fflush(stdout);
+}
+
+worker::OutgoingValue Outgoing(EncodedValue value) { return {std::move(value.body), std::move(value.buffers), std::move(value.refs)}; }
+
+worker::ExecutionOutput Run(worker::ExecutionInput& input, std::shared_ptr<void>& instance) {
+  worker::ExecutionOutput output;
+  const FunctionEntry* function = FindFunction(input.function);
+  if (function == nullptr) {
+    output.error = worker::MakeError(wire::ErrorInfo::kRuntime,
+                                     fmt::format("this worker's program has no function \"{}\": does the driver run another build?", input.function));
+    return output;
+  }
+  Invocation invocation;
+  invocation.split = input.split;
+  if (input.emit) {
+    invocation.emit = [&input](EncodedValue value) {
+      absl::Status status = input.emit(Outgoing(std::move(value)));
+      if (!status.ok()) Throw(status);
+    };
+  }
+  if (input.finish) {
+    invocation.finish = [finish = input.finish, function, retry_exceptions = input.retry_exceptions](std::function<EncodedValue()> encode) {
+      worker::ExecutionOutput late;
+      Guarded(*function, retry_exceptions, late, [&] { late.results.push_back(Outgoing(encode())); });
+      finish(std::move(late));
+    };
+  }
+  if (input.is_call) {
+    if (!instance) {
+      output.error = worker::MakeError(wire::ErrorInfo::kRuntime, "the actor's object was not constructed");
+      output.error->where = Where(function->readable);
+      return output;
+    }
+    invocation.instance = instance.get();
+  }
+  for (worker::ValueBytes& argument : input.arguments) {
+    invocation.arguments.push_back({argument.body, std::move(argument.buffers), std::move(argument.owner)});
+  }
+  Guarded(*function, input.retry_exceptions, output, [&] {
+    function->invoke(invocation);
+    if (input.is_constructor) instance = std::move(invocation.created);
+    for (EncodedValue& value : invocation.results) output.results.push_back(Outgoing(std::move(value)));
+  });
+  output.suspended = invocation.suspended && !output.error;
   return output;
 }
 

@@ -12,6 +12,7 @@ namespace argosy::internal {
 
 // Throws RuntimeError before Connect and after Shutdown.
 std::shared_ptr<worker::Core> CurrentCore();
+std::shared_ptr<worker::Core> CurrentCoreOrNull();
 void SetCurrentCore(std::shared_ptr<worker::Core> core);
 
 // Throws the exception that fits.
@@ -23,14 +24,17 @@ const FunctionEntry* FindFunction(const std::string& name);
 // Throws RuntimeError when two functions share a name (with both places) or a lambda has none.
 void CheckFunctions();
 
+// Is the exception of one of these registered types, or derived from one? "*" is every type.
+bool IsOneOf(const std::vector<std::string>& types, const std::exception_ptr& thrown);
+
 // Runs registered functions; owns the actor's object when this worker hosts one.
 worker::Executor MakeExecutor();
 
 // The driver's executable and libraries.
 wire::CodePackage MakeCodePackage(int argc, char** argv, const std::map<std::string, std::string>& env_vars);
 
-// Thrown through user code by Exit.
-struct ExitActor {};
+// Thrown through user code by Exit; `after_queue`: the calls that wait run first.
+struct ExitActor { bool after_queue = false; };
 
 absl::Time DeadlineOf(Timeout timeout);
 

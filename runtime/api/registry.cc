@@ -7,6 +7,7 @@ namespace argosy::internal {
 namespace {
 
 constinit FunctionEntry* functions = nullptr;
+constinit ExceptionEntry* exceptions = nullptr;
 
 std::unordered_map<std::string, const FunctionEntry*>& ByName() {
   static auto* map = new std::unordered_map<std::string, const FunctionEntry*>();
@@ -30,6 +31,21 @@ void RegisterFunction(FunctionEntry& entry) {
 }
 
 FunctionEntry* RegisteredFunctions() { return functions; }
+
+void RegisterException(ExceptionEntry& entry) {
+  entry.next = exceptions;
+  exceptions = &entry;
+}
+
+bool IsOneOf(const std::vector<std::string>& types, const std::exception_ptr& thrown) {
+  for (const std::string& name : types) {
+    if (name == "*") return true;
+    for (const ExceptionEntry* entry = exceptions; entry != nullptr; entry = entry->next) {
+      if (entry->name == name && entry->matches(thrown)) return true;
+    }
+  }
+  return false;
+}
 
 void CheckFunctions() {
   static std::once_flag once;

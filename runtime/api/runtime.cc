@@ -1,8 +1,6 @@
 #include "argosy/runtime.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +9,9 @@
 #include <filesystem>
 
 #include "nlohmann/json.hpp"
+#include "runtime/api/daemons.h"
 #include "runtime/api/driver_prints.h"
+#include "runtime/api/local.h"
 #include "runtime/api/metric_registry.h"
 #include "runtime/api/process.h"
 #include "runtime/base/file.h"
@@ -29,8 +29,8 @@ struct Runtime::Impl {
   std::shared_ptr<internal::DriverPrints> prints;
   std::string head_address;
   std::string dashboard_url;
-  pid_t cluster = -1;
-  UniqueFd cluster_alive;       // the cluster ends at end of file here
+  internal::DaemonProcess cluster;
+  bool is_local = false;
 
   ~Impl() { Shutdown(); }
 
@@ -44,11 +44,9 @@ struct Runtime::Impl {
       core.reset();
       if (prints) prints->Stop();
     }
-    cluster_alive.Reset();
-    if (cluster > 0) {
-      while (::waitpid(cluster, nullptr, 0) < 0 && errno == EINTR) {}
-      cluster = -1;
-    }
+    cluster.End();
+    if (is_local) internal::SetLocal(nullptr);
+    is_local = false;
   }
 };
 
@@ -216,74 +214,19 @@ Token DriverToken(std::string file) {
   return token.ok() ? *token : Token();
 }
 
-std::string FindBinary() {
-  std::string given = Environment("ARGOSY_BINARY");
-  if (!given.empty()) return given;
-  std::error_code error;
-  fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / "argosy";
-  if (!error && ::access(beside.c_str(), X_OK) == 0) return beside.string();
-  std::string path = Environment("PATH");
-  for (size_t at = 0; at <= path.size();) {
-    size_t end = std::min(path.find(':', at), path.size());
-    std::string candidate = path.substr(at, end - at) + "/argosy";
-    if (end > at && ::access(candidate.c_str(), X_OK) == 0) return candidate;
-    at = end + 1;
-  }
-  throw RuntimeError("no cluster address was given, and the program `argosy` that would start a local cluster was not found: set "
-                     "ARGOSY_BINARY, put it beside this program or into PATH, or set ARGOSY_ADDRESS to a running cluster");
-}
-
-// Starts `argosy start --head` that lives until this process closes `alive`.
+// Starts `argosy start --head`, which lives until this process lets go of it.
 NodeFile StartLocalCluster(Runtime::Impl& impl, const ConnectOptions& options) {
-  std::string binary = FindBinary();
-  int ready[2], alive[2];
-  if (::pipe2(ready, O_CLOEXEC) != 0 || ::pipe2(alive, O_CLOEXEC) != 0) throw RuntimeError("no pipe for the local cluster");
-  UniqueFd ready_read(ready[0]), ready_write(ready[1]), alive_read(alive[0]), alive_write(alive[1]);
-  std::vector<std::string> arguments{binary, "start", "--head", "--port", "0", "--dashboard-port", "0",
-                                     "--ready-fd", std::to_string(ready_write.get()), "--until-eof-fd", std::to_string(alive_read.get())};
+  std::vector<std::string> arguments{"start", "--head", "--port", "0", "--dashboard-port", "0"};
   if (options.num_cpus) {
     arguments.push_back("--num-cpus");
     arguments.push_back(fmt::format("{}", *options.num_cpus));
   }
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  pid_t pid = ::fork();
-  if (pid < 0) throw RuntimeError("the local cluster cannot be started: fork failed");
-  if (pid == 0) {
-    // Only async-signal-safe calls here. Its own group: Ctrl-C ends the driver, and the driver's end ends the cluster.
-    ::setpgid(0, 0);
-    ::fcntl(ready_write.get(), F_SETFD, 0);
-    ::fcntl(alive_read.get(), F_SETFD, 0);
-    int null = ::open("/dev/null", O_RDWR);
-    if (null >= 0) {
-      ::dup2(null, 0);
-      ::dup2(null, 1);
-    }
-    ::execv(argv[0], argv.data());
-    ::_exit(127);
-  }
-  impl.cluster = pid;
-  impl.cluster_alive = std::move(alive_write);
-  ready_write.Reset();
-  alive_read.Reset();
-  std::string text;
-  char bytes[4096];
-  while (text.find('\n') == std::string::npos) {
-    ssize_t n = ::read(ready_read.get(), bytes, sizeof bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    text.append(bytes, static_cast<size_t>(n));
-  }
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("node_socket")) {
-    throw RuntimeError(fmt::format("the local cluster did not start ({} start --head{})", binary,
-                                   text.empty() ? "; its messages are above" : ": it said: " + text));
-  }
+  internal::StartedDaemons started = internal::StartDaemons(arguments);
+  impl.cluster = std::move(started.process);
   NodeFile node;
-  node.node_socket = json["node_socket"].get<std::string>();
-  node.head_address = json.value("address", "");
-  impl.dashboard_url = json.value("dashboard", "");
+  node.node_socket = started.node_socket;
+  node.head_address = started.address;
+  impl.dashboard_url = started.dashboard_url;
   return node;
 }
 
@@ -301,6 +244,12 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   NodeFile node;
   node.node_socket = Environment("ARGOSY_NODE_SOCKET");
   std::string address = options.address.empty() ? Environment("ARGOSY_ADDRESS") : options.address;
+  if (address == "local") {
+    internal::SetLocal(std::make_shared<internal::LocalRuntime>(options.ns));
+    impl->is_local = true;
+    impl->head_address = address;
+    return Runtime(std::move(impl));
+  }
   if (!node.node_socket.empty() && options.address.empty()) {
     node = WithNodeFile(node);
   } else if (!address.empty()) {

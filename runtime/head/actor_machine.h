@@ -43,6 +43,8 @@ struct ActorRecord {
   LeaseId lease;                   // of this incarnation
   NodeId owner_node;
   DemandRecord placement;          // what a node must have to start it
+  int32_t max_pending_calls = 0;   // for callers
+  bool fail_when_full = false;
 };
 
 struct ActorCreated { ActorRecord actor; };

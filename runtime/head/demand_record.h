@@ -17,6 +17,7 @@ struct DemandRecord {
   bool soft = false;
   GroupId group;
   int32_t bundle_index = -1;
+  int32_t priority = 0;
 };
 
 DemandRecord ToRecord(const scheduler::Demand& demand);

@@ -66,6 +66,7 @@ absl::StatusOr<scheduler::Demand> FromWire(const v1::Demand& wire) {
     ARGOSY_ASSIGN_OR_RETURN(NodeId node, IdFromWire<NodeId>(object.node_id(), "locality.node_id"));
     demand.locality.push_back({node, static_cast<int64_t>(std::min<uint64_t>(object.bytes(), 1ull << 60))});
   }
+  demand.priority = wire.priority();
   return demand;
 }
 
@@ -88,6 +89,7 @@ void ToWire(const scheduler::Demand& demand, v1::Demand* wire) {
     object->set_node_id(IdToWire(locality.node));
     object->set_bytes(static_cast<uint64_t>(locality.bytes));
   }
+  wire->set_priority(demand.priority);
 }
 
 absl::StatusOr<WorkerAddress> FromWire(const v1::WorkerAddress& wire) {
@@ -406,6 +408,8 @@ absl::StatusOr<ActorRecord> FromWire(const v1::ActorSpec& wire) {
   if (wire.max_restarts() < -1) return InvalidArgument("max_restarts {}: use -1 (no bound), 0 or more", wire.max_restarts());
   actor.max_restarts = wire.max_restarts();
   actor.max_task_retries = wire.max_task_retries();
+  actor.max_pending_calls = wire.max_pending_calls();
+  actor.fail_when_full = wire.fail_when_full();
   ARGOSY_ASSIGN_OR_RETURN(WorkerAddress owner, FromWire(wire.owner()));
   actor.owner = owner.worker;
   actor.owner_node = owner.node;
@@ -435,6 +439,8 @@ void ToWire(const ActorRecord& actor, const std::string& pending_reason, v1::Act
   wire->set_restarts(actor.restarts);
   wire->set_constructor_failed(actor.constructor_failed);
   wire->set_detached(actor.detached);
+  wire->set_max_pending_calls(actor.max_pending_calls);
+  wire->set_fail_when_full(actor.fail_when_full);
 }
 
 absl::StatusOr<GroupSpec> FromWire(const v1::GroupSpec& wire) {

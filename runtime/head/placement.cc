@@ -15,7 +15,8 @@ absl::Status Placement::Add(WaitEntry entry, absl::Time now) {
   Key key{entry.kind, entry.key};
   if (by_key_.contains(key)) return absl::OkStatus();
   uint64_t number = next_number_++;
-  DemandQueue::Request request{.id = number, .job = entry.job, .demand = entry.demand, .added_at = now, .deadline = entry.deadline};
+  DemandQueue::Request request{.id = number, .job = entry.job, .demand = entry.demand, .priority = entry.demand.priority, .added_at = now,
+                               .deadline = entry.deadline};
   if (absl::Status added = queue_.Add(std::move(request)); !added.ok()) return added;
   by_key_[key] = number;
   entries_[number] = {std::move(entry), now, absl::InfinitePast()};
@@ -54,8 +55,8 @@ std::vector<Placement::Placed> Placement::Serve(ClusterView& view, Prng& prng, a
     later_.erase(later_.begin());
     Entry& entry = entries_.at(number);
     entry.not_before = absl::InfinitePast();
-    DemandQueue::Request request{.id = number, .job = entry.entry.job, .demand = entry.entry.demand, .added_at = entry.added_at,
-                                 .deadline = entry.entry.deadline};
+    DemandQueue::Request request{.id = number, .job = entry.entry.job, .demand = entry.entry.demand,
+                                 .priority = entry.entry.demand.priority, .added_at = entry.added_at, .deadline = entry.entry.deadline};
     // A refused one had its place in the queue already; when the queue is full it tries again later.
     if (!queue_.Add(std::move(request)).ok()) {
       entry.not_before = now + absl::Milliseconds(100);

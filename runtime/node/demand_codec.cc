@@ -26,6 +26,7 @@ absl::StatusOr<scheduler::Demand> ParseDemand(const wire::Demand& demand) {
     uint64_t bytes = std::min<uint64_t>(location.size, std::numeric_limits<int64_t>::max() / 1024);
     parsed.locality.push_back({location.node, static_cast<int64_t>(bytes)});
   }
+  parsed.priority = demand.priority;
   return parsed;
 }
 

@@ -111,10 +111,17 @@ void LeaseMachine::ForwardOrWait(const LeaseAsked& request, Context& context) {
     if (BelongsHere(request.parsed)) AskForIdle(request, context);
     return;
   }
-  waiting_.push_back(request);
+  WaitHere(request);
   for (auto& [id, lease] : leases_) {
     if (lease.source == Source::kLocal && lease.held && lease.holder != request.holder) Recall(lease, context);
   }
+}
+
+void LeaseMachine::WaitHere(LeaseAsked request) {
+  auto later = [](const LeaseAsked& a, const LeaseAsked& b) { return a.job == b.job && a.parsed.priority > b.parsed.priority; };
+  auto at = waiting_.end();
+  while (at != waiting_.begin() && later(request, *std::prev(at))) --at;
+  waiting_.insert(at, std::move(request));
 }
 
 void LeaseMachine::AttachWorker(Lease lease, const wire::CodePackage& code, WorkerId new_worker, Context& context) {
@@ -255,7 +262,7 @@ void LeaseMachine::On(const ForwardAnswered& event, Context& context) {
   if (event.grant.status().code() == absl::StatusCode::kUnavailable && context.now < asked.deadline) {
     asked.head_was_asked = true;
     if (!head_connected_ && TryGrantHere(asked, context)) return;
-    waiting_.push_back(asked);
+    WaitHere(std::move(asked));
     return;
   }
   asked.head_was_asked = MayHaveBeenGranted(event.grant.status());

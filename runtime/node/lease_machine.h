@@ -179,6 +179,8 @@ class LeaseMachine {
   // Grants here or returns false.
   bool TryGrantHere(const LeaseAsked& request, Context& context);
   void ForwardOrWait(const LeaseAsked& request, Context& context);
+  // Behind those that asked before, except behind ones of its job with less priority.
+  void WaitHere(LeaseAsked request);
   // Answers a request that waits here no more, and sees that the head keeps nothing for it.
   void EndWaiting(const LeaseAsked& request, absl::Status status, Context& context);
   // A worker for a granted lease: an idle one, one that is starting for nobody, or a new one.

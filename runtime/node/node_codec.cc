@@ -312,6 +312,7 @@ v1::Demand ToProto(const wire::Demand& demand) {
     bytes->set_node_id(IdBytes(location.node));
     bytes->set_bytes(location.size);
   }
+  out.set_priority(demand.priority);
   return out;
 }
 wire::Demand FromProto(const v1::Demand& demand) {
@@ -327,6 +328,7 @@ wire::Demand FromProto(const v1::Demand& demand) {
     out.strategy = wire::SpreadStrategy{};
   }
   for (const v1::ObjectBytes& bytes : demand.locality()) out.locality.push_back({IdFrom<NodeId>(bytes.node_id()), "", bytes.bytes()});
+  out.priority = demand.priority();
   return out;
 }
 
@@ -378,6 +380,14 @@ v1::ActorSpec ToProto(const wire::ActorSpec& spec) {
   *out.mutable_code() = ToProto(spec.code);
   *out.mutable_owner() = ToProto(spec.owner);
   out.set_start_timeout_seconds(spec.start_timeout_seconds);
+  for (const wire::ConcurrencyGroup& group : spec.concurrency_groups) {
+    v1::ConcurrencyGroup* g = out.add_concurrency_groups();
+    g->set_name(group.name);
+    g->set_max_concurrency(group.max_concurrency);
+    for (const std::string& method : group.methods) g->add_methods(method);
+  }
+  out.set_max_pending_calls(spec.max_pending_calls);
+  out.set_fail_when_full(spec.fail_when_full);
   return out;
 }
 wire::ActorSpec FromProto(const v1::ActorSpec& spec) {
@@ -399,6 +409,11 @@ wire::ActorSpec FromProto(const v1::ActorSpec& spec) {
   out.owner = FromProto(spec.owner());
   out.job = IdFrom<JobId>(spec.job_id());
   out.start_timeout_seconds = spec.start_timeout_seconds();
+  for (const v1::ConcurrencyGroup& group : spec.concurrency_groups()) {
+    out.concurrency_groups.push_back({group.name(), group.max_concurrency(), {group.methods().begin(), group.methods().end()}});
+  }
+  out.max_pending_calls = spec.max_pending_calls();
+  out.fail_when_full = spec.fail_when_full();
   return out;
 }
 
@@ -416,6 +431,8 @@ wire::ActorInfo FromProto(const v1::ActorInfo& info) {
   out.pending_reason = info.pending_reason();
   out.constructor_failed = info.constructor_failed();
   out.node = out.worker.node;
+  out.max_pending_calls = info.max_pending_calls();
+  out.fail_when_full = info.fail_when_full();
   return out;
 }
 

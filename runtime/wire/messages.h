@@ -33,7 +33,7 @@ enum class Method : uint16_t {
   kFlushReports = 51, kListReferences = 52, kDumpStacks = 53,
   // worker -> worker
   kPushTask = 60, kCancelTask = 61, kGetOwnedObject = 62, kAddBorrower = 63, kReleaseBorrow = 64, kOpenChannel = 65,
-  kAcknowledge = 66,
+  kAcknowledge = 66, kStreamItem = 67,
   // node daemon -> node daemon
   kPullObject = 80, kDropObject = 81, kReadCodeFile = 82,
 };
@@ -68,6 +68,7 @@ struct Demand {
   std::map<std::string, std::string> label_selector;   // key -> "v", "!v", "in(a,b)", "!in(a,b)", "exists()"
   Strategy strategy;
   std::vector<ObjectLocation> locality;                // where the big arguments are
+  int32_t priority = 0;                                // higher first, within the job
 };
 
 struct CodeFile {
@@ -92,7 +93,7 @@ struct CodePackage {
 struct ErrorInfo {
   enum Kind : uint8_t {
     kTask = 0, kActorDied = 1, kObjectLost = 2, kOwnerDied = 3, kOutOfMemory = 4, kCancelled = 5, kUnschedulable = 6,
-    kWorkerDied = 7, kRuntime = 8, kActorUnavailable = 9,
+    kWorkerDied = 7, kRuntime = 8, kActorUnavailable = 9, kPendingCallsLimit = 10,
   };
   Kind kind = kTask;
   std::string message;
@@ -204,6 +205,12 @@ struct DeleteObjects {
 struct ContainsObjectReply { bool local = false; };
 struct ContainsObject { static constexpr Method kMethod = Method::kContainsObject; using Reply = ContainsObjectReply; ObjectId object; };
 
+// Threads of an actor that run certain methods only.
+struct ConcurrencyGroup {
+  std::string name;
+  int32_t max_concurrency = 1;
+  std::vector<std::string> methods;   // wire names
+};
 struct ActorSpec {
   ActorId actor;
   std::string class_name;        // for people
@@ -222,6 +229,9 @@ struct ActorSpec {
   WorkerAddress owner;
   JobId job;
   double start_timeout_seconds = 0;
+  std::vector<ConcurrencyGroup> concurrency_groups;
+  int32_t max_pending_calls = 0;      // unanswered ones of a caller; 0: the default
+  bool fail_when_full = false;        // above it a call fails instead of waiting
 };
 struct ActorInfo {
   enum State : uint8_t { kPending = 0, kAlive = 1, kRestarting = 2, kDead = 3 };
@@ -237,6 +247,8 @@ struct ActorInfo {
   std::string pending_reason;
   bool constructor_failed = false;
   NodeId node;
+  int32_t max_pending_calls = 0;
+  bool fail_when_full = false;
 };
 struct CreateActor { static constexpr Method kMethod = Method::kCreateActor; using Reply = ActorInfo; ActorSpec spec; };
 // Waits up to `wait_seconds` until it is alive with at least `incarnation_min`, or dead; then answers what is known.
@@ -360,6 +372,10 @@ struct TaskSpec {
   std::string name;              // for people
   std::string code_id;           // the caller's package
   std::string trace;             // W3C traceparent whose span is the caller's; empty: none
+  bool split = false;            // each element of the result is a return of its own: `return_count` of them
+  std::vector<std::string> retry_exceptions;   // exception types that TaskReply.retry is about; "*": every one
+  uint32_t stream_ahead_max = 0; // above 0: its values go to the owner one by one, and so many may be unread
+  std::string concurrency_group; // actor calls: other than its method's; empty: that one
 };
 // A stored value lies in the object store of `location.node`.
 struct StoredValue { ObjectLocation location; std::vector<Reference> references; };
@@ -369,9 +385,21 @@ struct TaskReply {
   std::optional<ErrorInfo> error;
   std::vector<ObjectId> kept;    // refs of the arguments that the worker still holds: it is now their borrower
   bool handed_back = false;      // not started: the worker is blocked or the lease recalled; push elsewhere, no retry counted
+  bool retry = false;            // `error` is one of the spec's retry_exceptions
 };
 struct PushTask { static constexpr Method kMethod = Method::kPushTask; using Reply = TaskReply; TaskSpec spec; };
-struct CancelTask { static constexpr Method kMethod = Method::kCancelTask; TaskId task; bool force = false; };
+struct CancelTask { static constexpr Method kMethod = Method::kCancelTask; TaskId task; bool force = false; bool children = true; };
+
+struct StreamItemReply { bool stop = false; };   // nobody reads the stream any more
+// A value of a stream, to its owner. Answered when the owner has it and there is room for more. The same index again changes nothing.
+struct StreamItem {
+  static constexpr Method kMethod = Method::kStreamItem;
+  using Reply = StreamItemReply;
+  TaskId task;
+  uint32_t attempt = 0;
+  uint64_t index = 0;
+  ReturnValue value;
+};
 
 struct OwnedObject {
   enum State : uint8_t { kPending = 0, kReady = 1, kError = 2, kFreed = 3 };

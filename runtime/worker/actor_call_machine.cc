@@ -158,6 +158,12 @@ bool ActorCallMachine::Cancel(TaskId task, Effects& effects) {
   return true;
 }
 
+std::optional<uint32_t> ActorCallMachine::AttemptOf(TaskId task) const {
+  auto it = calls_.find(task);
+  if (it == calls_.end()) return std::nullopt;
+  return it->second.attempt;
+}
+
 bool ActorCallMachine::IsSent(TaskId task) const {
   auto it = calls_.find(task);
   return it != calls_.end() && it->second.sent;

@@ -50,6 +50,7 @@ class ActorCallMachine {
 
   bool HasCall(TaskId task) const { return calls_.contains(task); }
   bool IsSent(TaskId task) const;
+  std::optional<uint32_t> AttemptOf(TaskId task) const;
   const wire::WorkerAddress& worker() const { return worker_; }
   uint64_t incarnation() const { return incarnation_; }
   size_t pending() const { return calls_.size(); }

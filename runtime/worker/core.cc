@@ -44,7 +44,7 @@ Cell::~Cell() {
   if (std::shared_ptr<Core> core = core_.lock()) core->DropHandle(state_->id);
 }
 
-Core::Core(CoreOptions options) : options_(std::move(options)), references_(options_.worker) {}
+Core::Core(CoreOptions options) : options_(std::move(options)), references_(options_.worker) { lanes_.emplace_back(); }
 
 Core::~Core() {
   role_.Stop();
@@ -259,6 +259,7 @@ void Core::OnWorkerRequest(wire::Call call) {
   switch (call.method()) {
     case wire::Method::kPushTask: return OnPush(std::move(call));
     case wire::Method::kGetOwnedObject: return OnGetOwned(std::move(call));
+    case wire::Method::kStreamItem: return OnStreamItem(std::move(call));
     case wire::Method::kAddBorrower: {
       absl::StatusOr<wire::AddBorrower> message = call.As<wire::AddBorrower>();
       if (!message.ok()) return call.Fail(message.status());
@@ -325,6 +326,7 @@ void Core::LeaveProcess(const std::string& why) {
   outbox_.Flush();
   // What was answered is on its way; what user code printed must be seen. Destructors of user objects do not run: other threads may
   // still be in user code.
+  outbox_.Flush();
   for (const std::weak_ptr<wire::Connection>& weak : accepted_) {
     if (auto connection = weak.lock()) connection->Close(absl::CancelledError(ToAbsl(why)), true);
   }

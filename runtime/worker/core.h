@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
@@ -29,13 +30,17 @@
 #include "runtime/wire/messages.h"
 #include "runtime/wire/printed_names.h"
 #include "runtime/worker/actor_call_machine.h"
+#include "runtime/worker/execution.h"
 #include "runtime/worker/object.h"
 #include "runtime/worker/peer_pool.h"
 #include "runtime/worker/reference_machine.h"
 #include "runtime/worker/role.h"
+#include "runtime/worker/stream.h"
 #include "runtime/worker/submit_machine.h"
 
 namespace argosy::worker {
+
+struct ExecutionOutput;
 
 // What an executed function is given and gives back. Runs on a thread that may block.
 struct ExecutionInput {
@@ -43,11 +48,20 @@ struct ExecutionInput {
   bool is_call = false;
   std::string function;
   std::vector<ValueBytes> arguments;
+  bool split = false;                  // a result for each element of the returned tuple
+  const std::vector<std::string>* retry_exceptions = nullptr;
+  // Generators: sends one value to the owner, waits while there is no room. CANCELLED: stop, nobody wants more.
+  std::function<absl::Status(OutgoingValue value)> emit;
+  // Calls: takes the result of one that was suspended. Any thread of the actor.
+  std::function<void(ExecutionOutput output)> finish;
 };
 struct ExecutionOutput {
   std::vector<OutgoingValue> results;
   std::optional<wire::ErrorInfo> error;
-  bool exit_actor = false;             // the actor ends itself after this call
+  // The actor ends itself after this call and those that run beside it, or also those that it has received.
+  enum Exit { kNo, kAfterCalls, kAfterQueue } exit_actor = kNo;
+  bool retry = false;                  // `error` is one of `retry_exceptions`
+  bool suspended = false;              // the result comes, or came, by `finish`
 };
 using Executor = std::function<ExecutionOutput(ExecutionInput&)>;
 
@@ -78,8 +92,22 @@ struct TaskRequest {
   std::string readable;
   wire::Demand demand;
   int max_retries = 3;
-  double deadline_seconds = 0;
+  absl::Duration deadline = absl::InfiniteDuration();   // to be placed
+  uint32_t returns = 1;
+  bool split = false;                  // the returns are the elements of one tuple
+  std::vector<std::string> retry_exceptions;
+  std::shared_ptr<StreamState> stream; // generators
 };
+struct CallRequest {
+  std::string function;
+  std::string readable;
+  uint32_t returns = 1;
+  bool split = false;
+  std::shared_ptr<StreamState> stream;
+  std::string concurrency_group;
+};
+// The handles of what a task or call returns.
+using Returns = absl::InlinedVector<CellPtr, 1>;
 struct OutgoingArgument {
   CellPtr ref;                         // resolved before the call; else `value`
   OutgoingValue value;
@@ -89,6 +117,8 @@ struct ActorRequest {
   bool acknowledged = false;           // wait for the head's answer
 };
 
+struct CancelRequest { bool force = false; bool children = true; };
+
 // What a wait ended with.
 struct Fetched {
   enum Kind { kValue, kError, kTimeout } kind = kTimeout;
@@ -97,9 +127,6 @@ struct Fetched {
 };
 
 struct ChannelEnd { UniqueFd fd; std::string unread; };
-
-// What a running task or call can see of itself.
-struct Execution;
 
 class Core : public std::enable_shared_from_this<Core> {
  public:
@@ -112,15 +139,18 @@ class Core : public std::enable_shared_from_this<Core> {
   [[noreturn]] void Serve();
 
   // ---- any thread, not on the loop; these may wait ----
-  absl::StatusOr<CellPtr> SubmitTask(const TaskRequest& request, std::vector<OutgoingArgument> arguments);
-  absl::StatusOr<CellPtr> SubmitCall(ActorId actor, const std::string& function, const std::string& readable,
-                                     std::vector<OutgoingArgument> arguments);
+  absl::StatusOr<Returns> SubmitTask(const TaskRequest& request, std::vector<OutgoingArgument> arguments);
+  absl::StatusOr<Returns> SubmitCall(ActorId actor, const CallRequest& request, std::vector<OutgoingArgument> arguments);
   absl::StatusOr<ActorId> CreateActor(ActorRequest request, std::vector<OutgoingArgument> arguments);
   absl::StatusOr<CellPtr> Put(OutgoingValue value);
   Fetched Fetch(const CellPtr& cell, absl::Time deadline) { return FetchState(cell, deadline, true); }
   // The first `count` that are there. Error: the calling task was cancelled.
   absl::StatusOr<std::vector<bool>> Wait(const std::vector<const CellPtr*>& cells, size_t count, absl::Time deadline);
-  void Cancel(const CellPtr& cell, bool force);
+  void Cancel(const CellPtr& cell, CancelRequest request);
+  // The next value of a stream; `end` is the return of its task.
+  StreamNext Next(const std::shared_ptr<StreamState>& stream, const CellPtr& end, absl::Time deadline);
+  // Nobody reads it any more: its task is cancelled.
+  void CloseStream(const std::shared_ptr<StreamState>& stream, const CellPtr& end);
   absl::Status KillActor(ActorId actor, bool no_restart, const std::string& reason);
   // One more handle of an object; `owner` as it was decoded beside the id.
   CellPtr MakeHandle(ObjectId object, const wire::WorkerAddress& owner);
@@ -150,7 +180,14 @@ class Core : public std::enable_shared_from_this<Core> {
   const wire::WorkerRegistered& node() const { return node_; }
   const std::string& ns() const { return node_.ns; }
 
+  // ---- of the calling thread's call, when it is a coroutine of an actor ----
+  bool can_suspend() const;
+  // Runs `go_on` on a thread of the call's lane once all are there, the time has come, or the call is cancelled.
+  void ResumeWhenReady(const std::vector<CellPtr>& cells, std::function<void()> go_on);
+  void ResumeAfter(absl::Duration delay, std::function<void()> go_on);
+
   // ---- of the calling thread's task ----
+  void Sleep(absl::Duration time);              // less when it is cancelled
   TaskId current_task() const;
   bool current_cancelled() const;
   // The W3C traceparent of the calling thread's task, or the one that was set for this thread; empty: none.
@@ -169,21 +206,31 @@ class Core : public std::enable_shared_from_this<Core> {
     wire::TaskSpec& spec = message.spec;
     std::vector<CellPtr> held;                      // the refs in the arguments, while the task may run
     std::vector<std::shared_ptr<ObjectState>> dependencies;
-    std::shared_ptr<ObjectState> result;
-    SubmitMachine::ShapeId shape = 0;
-    int max_retries = 0;
+    absl::InlinedVector<std::shared_ptr<ObjectState>, 1> results;
+    TaskId parent;                                  // that submitted it; nil: no task did
+    std::shared_ptr<StreamState> stream;            // generators
+    wire::Demand demand;                            // tasks; without locality and priority, so that it is the same for its shape
+    absl::Duration deadline = absl::InfiniteDuration();
+    SubmitMachine::Asked asked;
     bool cancelled = false;
     int64_t submitted_us = 0;                       // since the epoch
     bool reported = false;                          // that it waits
   };
   struct LeaseRecord { wire::LeaseGrant grant; bool asking_fate = false; std::vector<std::pair<TaskId, uint32_t>> unanswered; };
+  // Unanswered calls to one actor, and what happens when there are too many. Any thread.
+  struct PendingCalls {
+    std::atomic<int64_t> count = 0;
+    std::atomic<int64_t> max = 0;                   // 0: the default
+    std::atomic<bool> fail_when_full = false;
+  };
   struct ActorRecord {
     explicit ActorRecord(std::string readable) : machine(std::move(readable)) {}
     ActorCallMachine machine;
     bool creating = false;
+    std::optional<absl::Time> unknown_since;        // the head does not know it (yet)
     std::optional<uint64_t> wanted;                 // a resolve that waits for the creation
     std::vector<CellPtr> held;                      // refs in the constructor's arguments: a restart needs them again
-    std::shared_ptr<std::atomic<int64_t>> pending = std::make_shared<std::atomic<int64_t>>(0);
+    PendingCalls* pending = nullptr;
   };
   struct CallerState {                              // of an actor's caller
     uint64_t next = 0;
@@ -245,7 +292,11 @@ class Core : public std::enable_shared_from_this<Core> {
   absl::StatusOr<PreparedArguments> Prepare(std::vector<OutgoingArgument> arguments);
 
   // tasks and calls of this process (core_submit.cc)
+  // A new record with its returns' handles.
+  template <class Request>
+  std::shared_ptr<TaskRecord> NewRecord(const Request& request, PreparedArguments prepared, Returns& handles);
   void Begin(std::shared_ptr<TaskRecord> record);
+  SubmitMachine::ShapeId ShapeOf(const TaskRecord& record);
   // With the values that are here put in place of their refs.
   std::vector<wire::Argument> FinalArguments(const std::vector<wire::Argument>& arguments);
   // Runs `ready` once every one of them is there; with the first error among them.
@@ -258,12 +309,22 @@ class Core : public std::enable_shared_from_this<Core> {
   void Complete(TaskRecord& record, const wire::WorkerAddress& callee, wire::TaskReply reply);
   void FailTask(TaskId task, const wire::ErrorInfo& error);
   void EndTask(TaskId task);
+  void CancelRecord(const std::shared_ptr<TaskRecord>& record, CancelRequest request);
   void ArmTick();
+  PendingCalls& PendingOf(ActorId actor);
   ActorRecord& ActorOf(ActorId actor, const std::string& readable = {});
   void Apply(ActorId actor, ActorCallMachine::Effects effects);
   void Resolve(ActorId actor, uint64_t incarnation_min);
   void SendCall(ActorId actor, const ActorCallMachine::Send& send);
   void OnCallReply(ActorId actor, TaskId task, uint64_t incarnation, absl::StatusOr<wire::TaskReply> reply);
+
+  // streams, both ends (core_stream.cc)
+  void OnStreamItem(wire::Call call);
+  void AnswerRoom(StreamState& stream);
+  absl::Status Emit(const std::shared_ptr<Execution>& execution, OutgoingValue value);
+  void SendItem(const std::shared_ptr<Execution>& execution, const wire::StreamItem& message);
+  // Until the owner has all that was sent, or wants no more.
+  void AwaitEmitted(Execution& execution);
 
   // what this process executes (core_execute.cc)
   void OnPush(wire::Call call);
@@ -271,13 +332,29 @@ class Core : public std::enable_shared_from_this<Core> {
   void OnCancel(const wire::CancelTask& cancel);
   void EnterInOrder(std::shared_ptr<Execution> execution);
   void Enqueue(std::shared_ptr<Execution> execution);
-  std::shared_ptr<Execution> TakeNext();
-  void RunExecutions();
+  Lane& MainLane();
+  // Null when the call names a group that the actor has not.
+  Lane* LaneOf(const wire::TaskSpec& spec);
+  bool HasWork(const Lane& lane) const;
+  std::shared_ptr<Execution> TakeNext(Lane& lane);
+  void RunExecutions(Lane& lane);
   void Execute(const std::shared_ptr<Execution>& execution);
+  // After Run, or when a suspended call has its result.
+  void Deliver(const std::shared_ptr<Execution>& execution, ExecutionOutput output);
+  void GoOn(const std::shared_ptr<Execution>& execution);
+  // `wait` is told what to call when the wait is over.
+  void Suspend(std::function<void()> go_on, std::function<void(std::function<void()> over)> wait);
+  void LeaveWhenIdle();
   ExecutionOutput Run(const std::shared_ptr<Execution>& execution);
+  // Result `index` as it travels: in the message, or in this node's store. Its refs move to `refs`.
+  absl::StatusOr<wire::ReturnValue> MakeReturn(const Execution& execution, uint32_t index, OutgoingValue value, std::vector<CellPtr>& refs);
+  // Registers the caller for the refs in what goes to it.
+  void PassRefs(const Execution& execution, const std::vector<wire::ReturnValue>& values, std::vector<CellPtr> refs);
   void Finish(const std::shared_ptr<Execution>& execution, wire::TaskReply reply, std::vector<CellPtr> refs);
   void AnswerExecution(Execution& execution, const wire::TaskReply& reply);
   void HandBackQueued();
+  // False when it has started, or is not in the queue yet.
+  bool TakeFromQueue(const Execution& execution);
   void ArmLongRunning();
   void KeepReply(const AttemptKey& key, std::string body);
   void NotePrinter(const Execution& execution);
@@ -303,7 +380,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void LeaveBlocked();
   bool AwaitBlocking(const std::function<bool()>& done, absl::Time deadline);
   // Waits while as many calls are unanswered as may be. CANCELLED when the caller was cancelled meanwhile.
-  absl::Status AwaitRoom(const std::atomic<int64_t>& pending);
+  absl::Status AwaitRoom(const std::atomic<int64_t>& pending, int64_t pending_max);
 
   CoreOptions options_;
   async::Loop loop_;
@@ -331,8 +408,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   std::atomic<int64_t> pending_tasks_ = 0;
   SubmitMachine submit_;
-  std::map<std::string, SubmitMachine::ShapeId> shapes_;
-  std::vector<std::pair<wire::Demand, double>> shape_demands_;
+  std::vector<wire::Demand> shape_demands_;
   std::unordered_map<TaskId, std::shared_ptr<TaskRecord>> tasks_;
   std::unordered_map<LeaseId, LeaseRecord> leases_;
   std::unordered_map<uint64_t, std::string> lease_requests_;            // number -> id on the wire
@@ -340,11 +416,12 @@ class Core : public std::enable_shared_from_this<Core> {
   absl::Time tick_at_ = absl::InfiniteFuture();
   std::mutex actors_mutex_;                                             // for the pending counters only
   std::unordered_map<ActorId, std::unique_ptr<ActorRecord>> actors_;
-  std::unordered_map<ActorId, std::shared_ptr<std::atomic<int64_t>>> call_counters_;   // under actors_mutex_
+  std::unordered_map<ActorId, std::unique_ptr<PendingCalls>> pending_calls_;   // under actors_mutex_
 
-  std::mutex queue_mutex_;
-  std::deque<std::shared_ptr<Execution>> queue_;                        // under queue_mutex_
-  std::atomic<size_t> queued_ = 0;
+  mutable std::mutex queue_mutex_;
+  std::deque<Lane> lanes_;                                              // the first is for what has no group; fixed once an actor runs
+  std::map<std::string, Lane*> lane_of_method_;                         // by wire name
+  std::atomic<int> unfinished_ = 0;                                     // started executions without a result
   std::atomic<bool> stopping_ = false;
   std::string stop_reason_;
   std::unordered_map<AttemptKey, std::shared_ptr<Execution>, AttemptHash> executing_;
@@ -354,13 +431,13 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unordered_map<WorkerId, CallerState> callers_;
   int blocked_ = 0;
   std::atomic<int> running_ = 0;
+  ExecutionOutput::Exit leaving_ = ExecutionOutput::kNo;
   bool long_running_armed_ = false;
   std::vector<std::thread> extra_threads_;
   mutable std::mutex identity_mutex_;
   ActorId actor_;                                                       // under identity_mutex_, as the next two
   uint64_t incarnation_ = 0;
   std::vector<uint32_t> gpu_ids_;
-  int max_concurrency_ = 1;
 
   std::vector<TaskEvent> events_;                                       // to be sent
   std::vector<TaskId> submitted_;                                       // since the last report

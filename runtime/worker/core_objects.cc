@@ -327,10 +327,10 @@ Fetched Core::FetchState(const CellPtr& cell, absl::Time deadline, bool blocks) 
   Fetched fetched;
   if (!state.is_ready()) {
     if (state.owner.worker != options_.worker) role_.Do([this, shared = cell->shared_state()] { StartFetch(shared); });
-    auto done = [&] { return state.is_ready() || (blocks && current_cancelled()) || closed_.load(); };
+    auto done = [&] { return state.is_ready() || current_cancelled() || closed_.load(); };
     blocks ? AwaitBlocking(done, deadline) : role_.Await(done, deadline);
     if (!state.is_ready()) {
-      if (blocks && current_cancelled()) {
+      if (current_cancelled()) {
         fetched.kind = Fetched::kError;
         fetched.error = MakeError(ErrorInfo::kCancelled, "the task was cancelled while it waited");
       } else if (closed_) {

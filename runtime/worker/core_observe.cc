@@ -99,8 +99,8 @@ void Core::ReportSubmitted(TaskRecord& record) {
 void Core::ReportEnded(const TaskRecord& record) {
   ArmReports();
   TaskEvent event = EventOf(record);
-  event.state = record.result->status == ObjectState::kError ? TaskEvent::kFailed : TaskEvent::kFinished;
-  if (event.state == TaskEvent::kFailed) event.error = Shortened(record.result->error.message);
+  event.state = record.results.front()->status == ObjectState::kError ? TaskEvent::kFailed : TaskEvent::kFinished;
+  if (event.state == TaskEvent::kFailed) event.error = Shortened(record.results.front()->error.message);
   event.ended_us = NowUnixMicros();
   events_.push_back(std::move(event));
 }
@@ -147,7 +147,7 @@ void Core::SendReports() {
     TaskRecord& record = *at->second;
     record.reported = true;
     TaskEvent event = EventOf(record);
-    if (record.spec.actor.IsNil()) event.resources = shape_demands_[record.shape].first.resources;
+    if (record.spec.actor.IsNil()) event.resources = record.demand.resources;
     event.waits_for_arguments = std::any_of(record.dependencies.begin(), record.dependencies.end(), [](const auto& state) { return !state->is_ready(); });
     events_.push_back(std::move(event));
   }

@@ -19,6 +19,10 @@ namespace {
 
 // Arguments up to this size travel with the task even when they are refs whose value is here.
 constexpr size_t kInlineArgumentMax = kInlineResultMax;
+// A handle may arrive before whoever spawned its actor has told the head.
+constexpr absl::Duration kCreationGrace = absl::Seconds(10);
+// Tasks whose arguments on some node are larger want a lease of their own there.
+constexpr uint64_t kLocalityBytesMin = 1 << 20;
 
 ErrorInfo FromStatus(const absl::Status& status) {
   ErrorInfo::Kind kind = ErrorInfo::kRuntime;
@@ -62,43 +66,79 @@ std::vector<wire::Argument> Core::FinalArguments(const std::vector<wire::Argumen
 
 // ---- tasks ------------------------------------------------------------------------------------------------------------------
 
-absl::Status Core::AwaitRoom(const std::atomic<int64_t>& pending) {
-  auto has_room = [&] { return pending.load() < static_cast<int64_t>(kPendingCallsMax); };
+absl::Status Core::AwaitRoom(const std::atomic<int64_t>& pending, int64_t pending_max) {
+  auto has_room = [&] { return pending.load() < pending_max; };
   if (has_room()) return absl::OkStatus();
   AwaitBlocking([&] { return has_room() || current_cancelled() || closed_.load(); }, absl::InfiniteFuture());
   if (current_cancelled()) return absl::CancelledError("the task was cancelled while it submitted");
   return absl::OkStatus();
 }
 
-absl::StatusOr<CellPtr> Core::SubmitTask(const TaskRequest& request, std::vector<OutgoingArgument> arguments) {
-  if (closed_) return FailedPrecondition("the runtime has been shut down");
-  ARGOSY_RETURN_IF_ERROR(AwaitRoom(pending_tasks_));
-  ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
+template <class Request>
+std::shared_ptr<Core::TaskRecord> Core::NewRecord(const Request& request, PreparedArguments prepared, Returns& handles) {
   auto record = std::make_shared<TaskRecord>();
   wire::TaskSpec& spec = record->spec;
   spec.task = TaskId::Random();
   spec.job = node_.job;
-  spec.function = request.function;
-  spec.name = request.readable;
   spec.arguments = std::move(prepared.arguments);
   spec.owner = address_;
+  spec.function = request.function;
+  spec.name = request.readable;
   spec.code_id = options_.code.id;
   spec.trace = current_trace();
+  spec.return_count = request.returns;
+  spec.split = request.split;
+  if (request.stream) spec.stream_ahead_max = request.stream->ahead_max;
+  record->stream = request.stream;
   record->held = std::move(prepared.held);
   record->dependencies = std::move(prepared.dependencies);
-  record->max_retries = request.max_retries;
-  CellPtr cell = NewUncounted(ReturnId(spec.task, 0), address_);
-  record->result = cell->shared_state();
+  record->parent = current_task();
+  for (uint32_t i = 0; i < request.returns; ++i) {
+    handles.push_back(NewUncounted(ReturnId(spec.task, i), address_));
+    record->results.push_back(handles.back()->shared_state());
+  }
+  return record;
+}
+
+absl::StatusOr<Returns> Core::SubmitTask(const TaskRequest& request, std::vector<OutgoingArgument> arguments) {
+  if (closed_) return FailedPrecondition("the runtime has been shut down");
+  ARGOSY_RETURN_IF_ERROR(AwaitRoom(pending_tasks_, static_cast<int64_t>(kPendingCallsMax)));
+  ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
+  Returns handles;
+  std::shared_ptr<TaskRecord> record = NewRecord(request, std::move(prepared), handles);
+  record->spec.retry_exceptions = request.retry_exceptions;
+  record->demand = request.demand;
+  record->demand.priority = 0;
+  record->deadline = request.deadline;
+  record->asked.retries_max = request.max_retries;
+  record->asked.priority = request.demand.priority;
+  record->asked.deadline = absl::Now() + request.deadline;
   ++pending_tasks_;
-  role_.Do([this, record, demand = request.demand, deadline = request.deadline_seconds] {
-    Adopt(record->result);
-    record->result->task = record->spec.task;
-    std::string key = Encode(demand) + Encode(deadline);
-    record->shape = submit_.Shape(key);
-    if (record->shape == shape_demands_.size()) shape_demands_.emplace_back(demand, deadline);
+  role_.Do([this, record] {
+    for (const std::shared_ptr<ObjectState>& result : record->results) {
+      Adopt(result);
+      result->task = record->spec.task;
+    }
     Begin(record);
   });
-  return cell;
+  return handles;
+}
+
+// Tasks of one shape share leases: those that ask for the same, and whose big arguments lie on the same node.
+SubmitMachine::ShapeId Core::ShapeOf(const TaskRecord& record) {
+  std::string key = Encode(record.demand) + Encode(absl::ToInt64Microseconds(record.deadline));
+  if (std::holds_alternative<wire::DefaultStrategy>(record.demand.strategy)) {
+    std::map<NodeId, uint64_t> bytes;
+    for (const std::shared_ptr<ObjectState>& state : record.dependencies) {
+      if (state->status != ObjectState::kStored) continue;
+      for (const wire::ObjectLocation& location : state->locations) bytes[location.node] += location.size;
+    }
+    auto most = std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most != bytes.end() && most->second >= kLocalityBytesMin) key += most->first.Bytes();
+  }
+  SubmitMachine::ShapeId shape = submit_.Shape(key);
+  if (shape == shape_demands_.size()) shape_demands_.push_back(record.demand);
+  return shape;
 }
 
 void Core::Begin(std::shared_ptr<TaskRecord> record) {
@@ -110,8 +150,9 @@ void Core::Begin(std::shared_ptr<TaskRecord> record) {
     if (error != nullptr) return FailTask(task, *error);
     std::shared_ptr<TaskRecord> ready = it->second;
     ready->spec.arguments = FinalArguments(ready->spec.arguments);
+    ready->asked.shape = ShapeOf(*ready);
     SubmitMachine::Effects effects;
-    submit_.Submit(task, ready->shape, ready->max_retries, absl::Now(), effects);
+    submit_.Submit(task, ready->asked, absl::Now(), effects);
     Apply(std::move(effects));
   });
 }
@@ -144,10 +185,14 @@ void Core::Apply(SubmitMachine::Effects effects) {
 void Core::RequestLease(const SubmitMachine::Request& request) {
   wire::RequestLease message;
   message.request_id = std::string(TaskId::Random().Bytes());
-  message.demand = shape_demands_[request.shape].first;
-  message.deadline_seconds = shape_demands_[request.shape].second;
+  message.demand = shape_demands_[request.shape];
   message.code = options_.code;
   if (std::optional<TaskId> task = submit_.WaitingTask(request.shape)) {
+    SubmitMachine::Asked asked = *submit_.AskedOf(*task);
+    message.demand.priority = asked.priority;
+    if (asked.deadline != absl::InfiniteFuture()) {
+      message.deadline_seconds = std::max(0.001, absl::ToDoubleSeconds(asked.deadline - absl::Now()));
+    }
     // Where the big arguments of the next task are.
     if (auto it = tasks_.find(*task); it != tasks_.end()) {
       for (const std::shared_ptr<ObjectState>& state : it->second->dependencies) {
@@ -213,6 +258,13 @@ void Core::OnPushReply(LeaseId lease, TaskId task, uint32_t attempt, absl::Statu
     }
     return Apply(std::move(effects));
   }
+  if (reply.ok() && reply->retry && submit_.FailedOnce(lease, task, absl::Now(), effects)) {
+    // What that try kept of the arguments is counted, as of any other.
+    ReferenceMachine::Effects kept;
+    references_.Kept(it->second.grant.worker, reply->kept, kept);
+    Apply(std::move(kept));
+    return Apply(std::move(effects));
+  }
   wire::WorkerAddress callee = it->second.grant.worker;
   submit_.Finished(lease, task, absl::Now(), effects);
   if (auto at = tasks_.find(task); at != tasks_.end()) {
@@ -262,14 +314,20 @@ void Core::Complete(TaskRecord& record, const wire::WorkerAddress& callee, wire:
   ReferenceMachine::Effects effects;
   references_.Kept(callee, reply.kept, effects);
   Apply(std::move(effects));
-  ObjectState& result = *record.result;
-  if (reply.error) return SetError(result, *reply.error);
-  if (reply.returns.empty()) return SetError(result, MakeError(ErrorInfo::kRuntime, "the worker sent no result"));
-  if (auto* value = std::get_if<wire::InlineValue>(&reply.returns.front())) {
-    SetInline(result, std::make_shared<const std::string>(std::move(value->bytes)), std::move(value->references), true);
-  } else {
-    auto& stored = std::get<wire::StoredValue>(reply.returns.front());
-    SetStored(result, {stored.location}, std::move(stored.references), true);
+  if (!reply.error && reply.returns.size() != record.results.size()) {
+    reply.error = MakeError(ErrorInfo::kRuntime, fmt::format("the worker sent {} results of {} instead of {}", reply.returns.size(),
+                                                             record.spec.name, record.results.size()));
+  }
+  for (size_t i = 0; i < record.results.size(); ++i) {
+    ObjectState& result = *record.results[i];
+    if (reply.error) {
+      SetError(result, *reply.error);
+    } else if (auto* value = std::get_if<wire::InlineValue>(&reply.returns[i])) {
+      SetInline(result, std::make_shared<const std::string>(std::move(value->bytes)), std::move(value->references), true);
+    } else {
+      auto& stored = std::get<wire::StoredValue>(reply.returns[i]);
+      SetStored(result, {stored.location}, std::move(stored.references), true);
+    }
   }
 }
 
@@ -278,7 +336,7 @@ void Core::FailTask(TaskId task, const ErrorInfo& error) {
   if (it == tasks_.end()) return;
   std::shared_ptr<TaskRecord> record = it->second;
   ReportFailed(*record, error);
-  SetError(*record->result, error);
+  for (const std::shared_ptr<ObjectState>& result : record->results) SetError(*result, error);
   EndTask(task);
 }
 
@@ -291,7 +349,7 @@ void Core::EndTask(TaskId task) {
   if (record->spec.actor.IsNil()) {
     --pending_tasks_;
   } else if (auto at = actors_.find(record->spec.actor); at != actors_.end()) {
-    --*at->second->pending;
+    --at->second->pending->count;
   }
 }
 
@@ -309,13 +367,18 @@ void Core::ArmTick() {
 
 // ---- actors -----------------------------------------------------------------------------------------------------------------
 
+Core::PendingCalls& Core::PendingOf(ActorId actor) {
+  std::lock_guard lock(actors_mutex_);
+  std::unique_ptr<PendingCalls>& pending = pending_calls_[actor];
+  if (!pending) pending = std::make_unique<PendingCalls>();
+  return *pending;   // stays for the life of this process, as the actor's record does
+}
+
 Core::ActorRecord& Core::ActorOf(ActorId actor, const std::string& readable) {
   std::unique_ptr<ActorRecord>& record = actors_[actor];
   if (!record) {
     record = std::make_unique<ActorRecord>(readable.empty() ? actor.Short() : readable);
-    std::lock_guard lock(actors_mutex_);
-    auto [it, is_new] = call_counters_.try_emplace(actor, record->pending);
-    if (!is_new) record->pending = it->second;
+    record->pending = &PendingOf(actor);
   }
   return *record;
 }
@@ -329,6 +392,9 @@ absl::StatusOr<ActorId> Core::CreateActor(ActorRequest request, std::vector<Outg
   spec.job = node_.job;
   spec.code = options_.code;
   if (spec.ns.empty()) spec.ns = node_.ns;
+  PendingCalls& pending = PendingOf(spec.actor);
+  pending.max = spec.max_pending_calls;
+  pending.fail_when_full = spec.fail_when_full;
   struct Slot { std::atomic<bool> done = false; absl::StatusOr<ActorId> actor = absl::UnknownError(""); };
   auto slot = std::make_shared<Slot>();
   ActorId id = spec.actor;
@@ -378,40 +444,29 @@ absl::StatusOr<ActorId> Core::CreateActor(ActorRequest request, std::vector<Outg
   return slot->actor;
 }
 
-absl::StatusOr<CellPtr> Core::SubmitCall(ActorId actor, const std::string& function, const std::string& readable,
-                                         std::vector<OutgoingArgument> arguments) {
+absl::StatusOr<Returns> Core::SubmitCall(ActorId actor, const CallRequest& request, std::vector<OutgoingArgument> arguments) {
   if (closed_) return FailedPrecondition("the runtime has been shut down");
   if (actor.IsNil()) return InvalidArgument("the actor handle refers to nothing");
-  std::shared_ptr<std::atomic<int64_t>> pending;
-  {
-    std::lock_guard lock(actors_mutex_);
-    std::shared_ptr<std::atomic<int64_t>>& counter = call_counters_[actor];
-    if (!counter) counter = std::make_shared<std::atomic<int64_t>>(0);
-    pending = counter;
+  PendingCalls& pending = PendingOf(actor);
+  int64_t pending_max = pending.max > 0 ? pending.max.load() : static_cast<int64_t>(kPendingCallsMax);
+  if (pending.fail_when_full && pending.count >= pending_max) {
+    return MakeStatus(absl::StatusCode::kOutOfRange, "{}: {} calls to the actor are unanswered, and max_pending_calls is {}", request.readable,
+                      pending.count.load(), pending_max);
   }
-  ARGOSY_RETURN_IF_ERROR(AwaitRoom(*pending));
+  ARGOSY_RETURN_IF_ERROR(AwaitRoom(pending.count, pending_max));
   ARGOSY_ASSIGN_OR_RETURN(PreparedArguments prepared, Prepare(std::move(arguments)));
-  auto record = std::make_shared<TaskRecord>();
-  wire::TaskSpec& spec = record->spec;
-  spec.task = TaskId::Random();
-  spec.job = node_.job;
-  spec.function = function;
-  spec.name = readable;
-  spec.arguments = std::move(prepared.arguments);
-  spec.owner = address_;
-  spec.actor = actor;
-  spec.code_id = options_.code.id;
-  spec.trace = current_trace();
-  record->held = std::move(prepared.held);
-  record->dependencies = std::move(prepared.dependencies);
-  CellPtr cell = NewUncounted(ReturnId(spec.task, 0), address_);
-  record->result = cell->shared_state();
-  ++*pending;
+  Returns handles;
+  std::shared_ptr<TaskRecord> record = NewRecord(request, std::move(prepared), handles);
+  record->spec.actor = actor;
+  record->spec.concurrency_group = request.concurrency_group;
+  ++pending.count;
   role_.Do([this, record, actor] {
-    Adopt(record->result);
     TaskId task = record->spec.task;
-    record->result->task = task;
-    record->result->actor = actor;
+    for (const std::shared_ptr<ObjectState>& result : record->results) {
+      Adopt(result);
+      result->task = task;
+      result->actor = actor;
+    }
     tasks_.emplace(task, record);
     ReportSubmitted(*record);
     ActorCallMachine::Effects effects;
@@ -432,7 +487,7 @@ absl::StatusOr<CellPtr> Core::SubmitCall(ActorId actor, const std::string& funct
       Apply(actor, std::move(more));
     });
   });
-  return cell;
+  return handles;
 }
 
 void Core::Apply(ActorId actor, ActorCallMachine::Effects effects) {
@@ -465,9 +520,14 @@ void Core::Resolve(ActorId actor, uint64_t incarnation_min) {
     if (info.ok()) {
       if (info->state == wire::ActorInfo::kAlive) nodes_of_workers_[info->worker.worker] = info->worker.node;
       if (info->state == wire::ActorInfo::kDead) record.held.clear();
+      record.pending->max = info->max_pending_calls;
+      record.pending->fail_when_full = info->fail_when_full;
       record.machine.Resolved(*info, effects);
     } else if (node_connection_ != nullptr && (absl::IsUnavailable(info.status()) || absl::IsDeadlineExceeded(info.status()))) {
       return After(absl::Milliseconds(300), [this, actor, incarnation_min] { Resolve(actor, incarnation_min); });
+    } else if (absl::IsNotFound(info.status()) && absl::Now() - record.unknown_since.value_or(absl::Now()) < kCreationGrace) {
+      if (!record.unknown_since) record.unknown_since = absl::Now();
+      return After(absl::Milliseconds(20), [this, actor, incarnation_min] { Resolve(actor, incarnation_min); });
     } else {
       ErrorInfo error = FromStatus(info.status());
       if (absl::IsNotFound(info.status())) error.kind = ErrorInfo::kActorDied;
@@ -533,34 +593,37 @@ absl::Status Core::KillActor(ActorId actor, bool no_restart, const std::string& 
 
 // ---- cancellation -----------------------------------------------------------------------------------------------------------
 
-void Core::Cancel(const CellPtr& cell, bool force) {
-  role_.Do([this, state = cell->shared_state(), force] {
+void Core::Cancel(const CellPtr& cell, CancelRequest request) {
+  role_.Do([this, state = cell->shared_state(), request] {
     auto it = tasks_.find(state->task);
-    if (it == tasks_.end() || state->is_ready()) return;
-    std::shared_ptr<TaskRecord> record = it->second;
-    record->cancelled = true;
-    TaskId task = state->task;
-    ErrorInfo error = MakeError(ErrorInfo::kCancelled, fmt::format("task {} was cancelled", record->spec.name));
-    wire::CancelTask message;
-    message.task = task;
-    if (!record->spec.actor.IsNil()) {
-      ActorCallMachine& machine = ActorOf(record->spec.actor).machine;
-      ActorCallMachine::Effects effects;
-      if (machine.Cancel(task, effects)) FailTask(task, error);
-      else if (machine.IsSent(task)) peers_->Notify(machine.worker(), message);
-      return Apply(record->spec.actor, std::move(effects));
-    }
-    SubmitMachine::Effects effects;
-    std::optional<LeaseId> lease = submit_.LeaseOf(task);
-    if (!lease || submit_.Cancel(task, absl::Now(), effects)) {
-      submit_.Cancel(task, absl::Now(), effects);
-      FailTask(task, error);
-    } else if (auto at = leases_.find(*lease); at != leases_.end()) {
-      message.force = force;
-      peers_->Notify(at->second.grant.worker, message);
-    }
-    Apply(std::move(effects));
+    if (it != tasks_.end() && !state->is_ready()) CancelRecord(it->second, request);
   });
+}
+
+void Core::CancelRecord(const std::shared_ptr<TaskRecord>& record, CancelRequest request) {
+  record->cancelled = true;
+  TaskId task = record->spec.task;
+  ErrorInfo error = MakeError(ErrorInfo::kCancelled, fmt::format("task {} was cancelled", record->spec.name));
+  wire::CancelTask message;
+  message.task = task;
+  message.children = request.children;
+  if (!record->spec.actor.IsNil()) {
+    ActorCallMachine& machine = ActorOf(record->spec.actor).machine;
+    ActorCallMachine::Effects effects;
+    if (machine.Cancel(task, effects)) FailTask(task, error);
+    else if (machine.IsSent(task)) peers_->Notify(machine.worker(), message);
+    return Apply(record->spec.actor, std::move(effects));
+  }
+  SubmitMachine::Effects effects;
+  std::optional<LeaseId> lease = submit_.LeaseOf(task);
+  submit_.Cancel(task, absl::Now(), effects);
+  if (!lease) {
+    FailTask(task, error);
+  } else if (auto at = leases_.find(*lease); at != leases_.end()) {
+    message.force = request.force;
+    peers_->Notify(at->second.grant.worker, message);
+  }
+  Apply(std::move(effects));
 }
 
 }  // namespace argosy::worker

@@ -67,13 +67,28 @@ void SubmitMachine::Fill(ShapeId shape_id, absl::Time now, Effects& effects) {
   }
 }
 
-void SubmitMachine::Submit(TaskId task, ShapeId shape, int retries_max, absl::Time now, Effects& effects) {
+void SubmitMachine::Wait(TaskId task, bool in_front) {
+  const Asked& asked = tasks_.at(task).asked;
+  std::deque<TaskId>& waiting = shapes_[asked.shape].waiting;
+  auto priority = [&](TaskId other) { return tasks_.at(other).asked.priority; };
+  if (in_front) {
+    auto behind = [&](int mine, TaskId other) { return priority(other) <= mine; };
+    waiting.insert(std::upper_bound(waiting.begin(), waiting.end(), asked.priority, behind), task);
+  } else if (waiting.empty() || priority(waiting.back()) >= asked.priority) {
+    waiting.push_back(task);
+  } else {
+    auto behind = [&](int mine, TaskId other) { return priority(other) < mine; };
+    waiting.insert(std::upper_bound(waiting.begin(), waiting.end(), asked.priority, behind), task);
+  }
+}
+
+void SubmitMachine::Submit(TaskId task, const Asked& asked, absl::Time now, Effects& effects) {
   TaskState state;
-  state.shape = shape;
-  state.retries_left = retries_max;
+  state.asked = asked;
+  state.retries_left = asked.retries_max;
   if (!tasks_.emplace(task, std::move(state)).second) return;
-  shapes_[shape].waiting.push_back(task);
-  Fill(shape, now, effects);
+  Wait(task, false);
+  Fill(asked.shape, now, effects);
 }
 
 void SubmitMachine::Granted(uint64_t request, LeaseId id, absl::Time now, Effects& effects) {
@@ -105,16 +120,36 @@ void SubmitMachine::Denied(uint64_t request, const std::optional<wire::ErrorInfo
     shape.request_not_before = now + limits_.retry_request_after;
     return;
   }
-  for (TaskId task : shape.waiting) {
+  // A request's deadline is the one of the task that was first when it was made; tasks that came later have more time.
+  bool overdue_only = error->kind == wire::ErrorInfo::kUnschedulable;
+  size_t failed = std::erase_if(shape.waiting, [&](TaskId task) {
+    if (overdue_only && tasks_.at(task).asked.deadline > now + limits_.deadline_slack) return false;
     effects.failures.push_back({task, *error});
     tasks_.erase(task);
-  }
-  shape.waiting.clear();
+    return true;
+  });
+  if (failed == 0) shape.request_not_before = now + limits_.retry_request_after;
   Fill(shape_id, now, effects);
 }
 
 void SubmitMachine::Finished(LeaseId id, TaskId task, absl::Time now, Effects& effects) {
   tasks_.erase(task);
+  TakeOff(id, task, now, effects);
+}
+
+bool SubmitMachine::FailedOnce(LeaseId id, TaskId task, absl::Time now, Effects& effects) {
+  auto at = tasks_.find(task);
+  if (at == tasks_.end() || at->second.lease != id || at->second.cancelled || at->second.retries_left == 0) return false;
+  if (at->second.retries_left > 0) --at->second.retries_left;
+  ++at->second.attempt;
+  at->second.lease = LeaseId();
+  // Behind the others: what made it fail may need its time.
+  Wait(task, false);
+  TakeOff(id, task, now, effects);
+  return true;
+}
+
+void SubmitMachine::TakeOff(LeaseId id, TaskId task, absl::Time now, Effects& effects) {
   auto it = leases_.find(id);
   if (it == leases_.end()) return;
   LeaseState& lease = it->second;
@@ -143,10 +178,10 @@ void SubmitMachine::Finished(LeaseId id, TaskId task, absl::Time now, Effects& e
 void SubmitMachine::HandedBack(LeaseId id, TaskId task, absl::Time now, Effects& effects) {
   auto at = tasks_.find(task);
   if (at == tasks_.end()) return;
-  ShapeId shape = at->second.shape;
+  ShapeId shape = at->second.asked.shape;
   at->second.lease = LeaseId();
   ++at->second.attempt;   // the number that was handed back is used up; no retry is
-  shapes_[shape].waiting.push_front(task);
+  Wait(task, true);
   if (auto it = leases_.find(id); it != leases_.end()) {
     LeaseState& lease = it->second;
     std::erase(lease.pushed, task);
@@ -186,7 +221,7 @@ void SubmitMachine::WorkerLost(LeaseId id, const wire::ErrorInfo& why, absl::Tim
       if (ran && state.retries_left > 0) --state.retries_left;
       ++state.attempt;
       state.lease = LeaseId();
-      shapes_[shape].waiting.push_front(pushed[i]);
+      Wait(pushed[i], true);
     }
   }
   Fill(shape, now, effects);
@@ -219,7 +254,7 @@ bool SubmitMachine::Cancel(TaskId task, absl::Time now, Effects& effects) {
     it->second.cancelled = true;
     return false;
   }
-  ShapeId shape = it->second.shape;
+  ShapeId shape = it->second.asked.shape;
   std::erase(shapes_[shape].waiting, task);
   tasks_.erase(it);
   Fill(shape, now, effects);
@@ -272,6 +307,12 @@ std::optional<uint32_t> SubmitMachine::AttemptOf(TaskId task) const {
 std::optional<TaskId> SubmitMachine::WaitingTask(ShapeId shape) const {
   if (shapes_[shape].waiting.empty()) return std::nullopt;
   return shapes_[shape].waiting.front();
+}
+
+std::optional<SubmitMachine::Asked> SubmitMachine::AskedOf(TaskId task) const {
+  auto it = tasks_.find(task);
+  if (it == tasks_.end()) return std::nullopt;
+  return it->second.asked;
 }
 
 size_t SubmitMachine::waiting(ShapeId shape) const { return shapes_[shape].waiting.size(); }

@@ -20,6 +20,7 @@ struct SubmitLimits {
   absl::Duration pipeline_time = absl::Milliseconds(10);     // how much work may queue at a worker
   absl::Duration idle_max = absl::Milliseconds(50);          // a lease without work is returned after this
   absl::Duration retry_request_after = absl::Milliseconds(200);
+  absl::Duration deadline_slack = absl::Milliseconds(10);    // clocks of a task and of its request differ by less
 };
 
 // Decides which leases to ask for, which worker gets which task, and what happens to tasks of a worker that died. Tasks of one shape
@@ -48,12 +49,23 @@ class SubmitMachine {
   // The number of a shape; the same for the same key.
   ShapeId Shape(const std::string& key);
 
-  void Submit(TaskId task, ShapeId shape, int retries_max, absl::Time now, Effects& effects);
+  // What the machine has to know of a task.
+  struct Asked {
+    ShapeId shape = 0;
+    int retries_max = 0;                              // -1: without bound
+    int priority = 0;                                 // higher first
+    absl::Time deadline = absl::InfiniteFuture();     // to be placed
+  };
+  void Submit(TaskId task, const Asked& asked, absl::Time now, Effects& effects);
   void Granted(uint64_t request, LeaseId lease, absl::Time now, Effects& effects);
-  // The request failed. With `error`, every waiting task of its shape fails; without, it is made again a little later.
+  // The request failed. With `error`, every waiting task of its shape fails (of a request whose deadline passed, those whose own has);
+  // without, it is made again a little later.
   void Denied(uint64_t request, const std::optional<wire::ErrorInfo>& error, absl::Time now, Effects& effects);
   // The worker answered the task.
   void Finished(LeaseId lease, TaskId task, absl::Time now, Effects& effects);
+  // The worker answered that the task failed in a way that another try may mend. False when none is left, or it was cancelled: then
+  // nothing has changed.
+  bool FailedOnce(LeaseId lease, TaskId task, absl::Time now, Effects& effects);
   // The worker gave the task back unstarted.
   void HandedBack(LeaseId lease, TaskId task, absl::Time now, Effects& effects);
   // The worker is dead. Its running task (the oldest pushed) used up one try; the others only move.
@@ -71,14 +83,16 @@ class SubmitMachine {
   // The lease that runs the task, if it was pushed.
   std::optional<LeaseId> LeaseOf(TaskId task) const;
   std::optional<uint32_t> AttemptOf(TaskId task) const;
-  // A task that waits for a lease of this shape.
+  // The task that waits for a lease of this shape and comes first.
   std::optional<TaskId> WaitingTask(ShapeId shape) const;
+  // Since when it may not be placed any more, and how urgent it is.
+  std::optional<Asked> AskedOf(TaskId task) const;
   size_t waiting(ShapeId shape) const;
   size_t leases() const { return leases_.size(); }
 
  private:
   struct TaskState {
-    ShapeId shape = 0;
+    Asked asked;
     int retries_left = 0;
     uint32_t attempt = 0;
     LeaseId lease;                     // nil: waits
@@ -95,7 +109,7 @@ class SubmitMachine {
     bool shy = false;                  // gave tasks back: one at a time until the next answer
   };
   struct ShapeState {
-    std::deque<TaskId> waiting;
+    std::deque<TaskId> waiting;        // by priority, then as they came
     std::vector<uint64_t> requests;
     std::vector<LeaseId> leases;
     absl::Duration average = absl::InfiniteDuration();
@@ -106,6 +120,10 @@ class SubmitMachine {
   void Fill(ShapeId shape, absl::Time now, Effects& effects);
   void PushNext(LeaseId id, absl::Time now, Effects& effects);
   void ReturnLease(LeaseId id, bool worker_failed, Effects& effects);
+  // Behind the others of its priority, or in front of them.
+  void Wait(TaskId task, bool in_front);
+  // Its worker is done with it.
+  void TakeOff(LeaseId id, TaskId task, absl::Time now, Effects& effects);
 
   SubmitLimits limits_;
   std::map<std::string, ShapeId> shape_ids_;

@@ -29,6 +29,8 @@ argosy::Array<int> Numbers(int n) {
 }
 int64_t Total(const argosy::Array<int>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
+std::string WhereIs(const argosy::Array<int>&) { return WhereAmI(); }
+
 int DeepFib(int n) {
   if (n < 2) return n;
   argosy::ObjectRef<int> a = argosy::Task<DeepFib>().Submit(n - 1);
@@ -95,6 +97,18 @@ TEST_CASE("Objects: one larger than the inline limit crosses nodes", "[three]") 
   CHECK(Total(here) == 499'999'500'000);
   argosy::ObjectRef<argosy::Array<int>> put = argosy::Put(here);
   CHECK(argosy::Get(argosy::Task<Total>({.resources = {{"second", 1}}}).Submit(put), 60s) == 499'999'500'000);
+}
+
+TEST_CASE("Objects: a task runs where its big argument lies, also while others of its kind run elsewhere", "[three]") {
+  argosy::ObjectRef<argosy::Array<int>> there = argosy::Task<Numbers>({.resources = {{"second", 1}}}).Submit(2'000'000);
+  argosy::ObjectRef<argosy::Array<int>> elsewhere = argosy::Task<Numbers>({.resources = {{"third", 1}}}).Submit(2'000'000);
+  argosy::Wait(std::vector{there, elsewhere}, 2, 60s);
+  for (int i = 0; i < 3; ++i) {
+    argosy::ObjectRef<std::string> one = argosy::Task<WhereIs>().Submit(there);
+    argosy::ObjectRef<std::string> other = argosy::Task<WhereIs>().Submit(elsewhere);
+    CHECK(argosy::Get(one, 60s) == "second");
+    CHECK(argosy::Get(other, 60s) == "third");
+  }
 }
 
 TEST_CASE("Channel: a stream between actors on two nodes, over TCP", "[three]") {

@@ -21,6 +21,7 @@ using wire::ActorInfo;
 SmallNode::SmallNode(double cpus) : free_(cpus) {
   char pattern[] = "/tmp/argosy-small-XXXXXX";
   folder_ = ::mkdtemp(pattern);
+  std::filesystem::create_directory(folder_ + "/logs");   // where workers note whose prints are whose
   socket_ = folder_ + "/n";
   store::ObjectStoreOptions options;
   options.size = 256u << 20;
@@ -167,9 +168,9 @@ void SmallNode::Died(Worker& worker) {
     starting_.erase(it);
   }
   FreeLease(worker);
-  // What it held is free again, what it waits for is not wanted any more.
+  // Nobody wants what the workers do that it held, nor what it waits for. Their leases end with them.
   for (auto& other : workers_) {
-    if (other->holder == worker.id) FreeLease(*other);
+    if (other->holder == worker.id && !other->dead) ::kill(other->pid, SIGKILL);
   }
   std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.from->peer().id == worker.id.Bytes(); });
   if (!worker.actor.IsNil()) {
@@ -321,6 +322,8 @@ void SmallNode::OnRequest(wire::Call call, store::ClientNumber client) {
       actor->info.actor = message->spec.actor;
       actor->info.name = message->spec.name;
       actor->info.max_task_retries = message->spec.max_task_retries;
+      actor->info.max_pending_calls = message->spec.max_pending_calls;
+      actor->info.fail_when_full = message->spec.fail_when_full;
       call.Answer(actor->info);
       StartActor(*actor);
       actors_[actor->spec.actor] = std::move(actor);

@@ -39,6 +39,29 @@ TEST_CASE("Placement: what fits is placed and taken from the view, the rest wait
   CHECK(placement.Serve(view, prng, kT0).size() == 1);
 }
 
+TEST_CASE("Placement: within a job what has a higher priority is placed first, also after a refusal") {
+  scheduler::ClusterView view = View(1);
+  Placement placement;
+  Prng prng(1);
+  auto add = [&](const std::string& key, int priority) {
+    WaitEntry entry = Entry(key, 1);
+    entry.demand.priority = priority;
+    REQUIRE(placement.Add(entry, kT0).ok());
+  };
+  add("low", -1);
+  add("normal", 0);
+  add("high", 7);
+  std::string order;
+  for (int i = 0; i < 4; ++i) {
+    auto placed = placement.Serve(view, prng, kT0);
+    REQUIRE(placed.size() == 1);
+    order += placed[0].entry.key + " ";
+    REQUIRE(view.Give(kNode, *ResourceSet::FromMap({{"CPU", 1}})).ok());
+    if (i == 0) placement.AddLater(placed[0].entry, kT0);   // the node had no room
+  }
+  CHECK(order == "high high normal low ");
+}
+
 TEST_CASE("Placement: a refused request waits until its time and is then served") {
   scheduler::ClusterView view = View(2);
   Placement placement;

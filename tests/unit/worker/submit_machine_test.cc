@@ -22,7 +22,14 @@ struct Fixture {
   SubmitMachine::Effects effects;
 
   SubmitMachine::Effects Take() { return std::exchange(effects, {}); }
-  void Submit(uint64_t n, int retries = 3) { machine.Submit(T(n), shape, retries, now, effects); }
+  void Submit(uint64_t n, int retries = 3, int priority = 0, absl::Duration deadline = absl::InfiniteDuration()) {
+    machine.Submit(T(n), {shape, retries, priority, now + deadline}, now, effects);
+  }
+  // A lease for the oldest request of `from`, and what was pushed to it.
+  std::vector<SubmitMachine::Push> Grant(const SubmitMachine::Effects& from, uint64_t lease) {
+    machine.Granted(from.requests.at(0).request, L(lease), now, effects);
+    return Take().pushes;
+  }
 };
 
 }  // namespace
@@ -166,7 +173,7 @@ TEST_CASE("SubmitMachine: a refusal fails what waits, a head that is away is ask
   auto again = f.Take();
   REQUIRE(again.requests.size() == 1);
   wire::ErrorInfo error;
-  error.kind = wire::ErrorInfo::kUnschedulable;
+  error.kind = wire::ErrorInfo::kRuntime;
   f.machine.Denied(again.requests[0].request, error, f.now, f.effects);
   CHECK(f.Take().failures.size() == 1);
 }
@@ -185,6 +192,66 @@ TEST_CASE("SubmitMachine: a waiting task is cancelled at once, a pushed one is n
   auto lost = f.Take();
   REQUIRE(lost.failures.size() == 1);
   CHECK(lost.failures[0].error.kind == wire::ErrorInfo::kCancelled);
+}
+
+TEST_CASE("SubmitMachine: what waits goes by priority, then in the order in which it came") {
+  Fixture f;
+  f.Submit(1);
+  f.Submit(2, 3, -1);
+  f.Submit(3, 3, 5);
+  f.Submit(4);
+  f.Submit(5, 3, 5);
+  CHECK(f.machine.WaitingTask(f.shape) == T(3));
+  auto effects = f.Take();
+  std::vector<TaskId> order;
+  for (uint64_t lease = 1; lease <= 5; ++lease) {
+    f.machine.Granted(effects.requests.at(lease - 1).request, L(lease), f.now, f.effects);
+    order.push_back(f.Take().pushes.at(0).task);
+  }
+  CHECK(order == std::vector<TaskId>{T(3), T(5), T(1), T(4), T(2)});
+  // One that comes back is the first of its priority, not of all.
+  f.Submit(6, 3, 1);
+  f.Submit(7);
+  f.Take();
+  f.machine.HandedBack(L(3), T(1), f.now, f.effects);
+  f.machine.Cancel(T(6), f.now, f.effects);
+  CHECK(f.machine.WaitingTask(f.shape) == T(1));
+}
+
+TEST_CASE("SubmitMachine: a task that failed in a way to be tried again waits behind the others, until its tries are used up") {
+  Fixture f;
+  f.Submit(1, 1);
+  CHECK(f.Grant(f.Take(), 1).at(0).task == T(1));
+  f.Submit(2);
+  f.Take();
+  REQUIRE(f.machine.FailedOnce(L(1), T(1), f.now, f.effects));
+  auto next = f.Take();
+  REQUIRE_FALSE(next.pushes.empty());
+  CHECK(next.pushes[0].task == T(2));
+  f.machine.Finished(L(1), T(2), f.now, f.effects);
+  auto again = f.Take();
+  auto pushed = next.pushes.size() > 1 ? next.pushes[1] : again.pushes.at(0);
+  CHECK(pushed.task == T(1));
+  CHECK(pushed.attempt == 1);
+  CHECK_FALSE(f.machine.FailedOnce(L(1), T(1), f.now, f.effects));   // no try is left
+  CHECK(f.machine.LeaseOf(T(1)) == L(1));                             // and nothing has changed
+}
+
+TEST_CASE("SubmitMachine: when a request's deadline passes, only tasks fail whose own has passed") {
+  Fixture f;
+  f.Submit(1, 3, 0, absl::Seconds(1));
+  auto first = f.Take();
+  f.now += absl::Milliseconds(900);
+  f.Submit(2, 3, 0, absl::Seconds(1));
+  f.Take();
+  f.now += absl::Milliseconds(100);
+  wire::ErrorInfo error;
+  error.kind = wire::ErrorInfo::kUnschedulable;
+  f.machine.Denied(first.requests.at(0).request, error, f.now, f.effects);
+  auto denied = f.Take();
+  REQUIRE(denied.failures.size() == 1);
+  CHECK(denied.failures[0].task == T(1));
+  CHECK(f.machine.waiting(f.shape) == 1);
 }
 
 }  // namespace argosy::worker

@@ -7,6 +7,7 @@
 #include "argosy/function.h"
 #include "argosy/object_ref.h"
 #include "argosy/options.h"
+#include "argosy/stream.h"
 
 namespace argosy {
 
@@ -32,9 +33,29 @@ class Actor {
     static_assert(std::is_base_of_v<typename S::Class, T>, "the method is not of this actor's class");
     using Function = internal::Registered<Method, T>;
     static_cast<void>(Function::registered);
-    using Result = internal::Carried<typename S::Result>;
-    return ObjectRef<Result>(internal::SubmitCall(id_, Function::Entry(), options,
-                                                  internal::ArgumentsFor<Method>(std::forward<A>(arguments)...)));
+    using Result = internal::ResultOf<typename S::Result>;
+    std::vector<internal::OutgoingArgument> outgoing = internal::ArgumentsFor<Method>(std::forward<A>(arguments)...);
+    if constexpr (internal::GeneratorItem<Result>::kIsGenerator) {
+      internal::StreamHandle handle{internal::NewStream(options.stream_ahead_max), nullptr};
+      handle.end = std::move(internal::SubmitCall(id_, {Function::Entry(), 0, handle.stream}, options, std::move(outgoing)).front());
+      return Stream<typename internal::GeneratorItem<Result>::Type>(std::move(handle));
+    } else {
+      return ObjectRef<Result>(std::move(internal::SubmitCall(id_, {Function::Entry()}, options, std::move(outgoing)).front()));
+    }
+  }
+
+  // For a method that returns a tuple, a pair or an array: each element is an object of its own.
+  template <auto Method, class... A>
+  auto CallSplit(A&&... arguments) const {
+    using S = internal::Signature<decltype(Method)>;
+    static_assert(S::kKnown, "CallSplit<&Class::Method> takes a member function; choose an overload by static_cast");
+    static_assert(std::is_base_of_v<typename S::Class, T>, "the method is not of this actor's class");
+    using Function = internal::Registered<Method, T>;
+    static_cast<void>(Function::registered);
+    using Result = internal::ResultOf<typename S::Result>;
+    static_assert(internal::Elements<Result>::kCount > 0, "CallSplit: the method must return a std::tuple, std::pair or std::array");
+    return internal::SplitRefs<Result>(internal::SubmitCall(id_, {Function::Entry(), internal::Elements<Result>::kCount}, CallOptions{},
+                                                            internal::ArgumentsFor<Method>(std::forward<A>(arguments)...)));
   }
 
   friend bool operator==(const Actor&, const Actor&) = default;
@@ -98,7 +119,20 @@ void KillActor(ActorId actor, bool no_restart);
 template <class T>
 void Kill(const Actor<T>& actor, KillOptions options = {}) { internal::KillActor(actor.id(), options.no_restart); }
 
-// From inside an actor's method: ends the actor after this call, without a restart. Does not return.
+// Ends the actor after the calls that this process made before, without a restart; what runs in it then is let finish. Later calls throw
+// ActorDiedError. Does not wait for it.
+template <class T>
+void Terminate(const Actor<T>& actor) { internal::TerminateActor(actor.id()); }
+
+// From inside an actor's method: ends the actor after this call and those that run beside it, without a restart. Does not return.
 [[noreturn]] void Exit();
+
+// For a ConcurrencyGroup.
+template <auto... Method>
+std::vector<std::string> Methods() {
+  static_assert(sizeof...(Method) > 0, "Methods<&Class::Method...>: name at least one");
+  static_assert((!std::is_void_v<typename internal::Signature<decltype(Method)>::Class> && ...), "Methods takes member functions");
+  return {internal::Registered<Method>::Entry().name...};
+}
 
 }  // namespace argosy

@@ -2,6 +2,8 @@
 
 // What the templates of this API need of the runtime behind it. Not for users.
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -17,6 +19,7 @@
 
 namespace argosy::worker {
 class Cell;
+struct StreamState;
 }
 
 namespace argosy::internal {
@@ -49,9 +52,24 @@ struct OutgoingArgument {
 struct Invocation {
   void* instance = nullptr;                  // actor calls
   std::vector<ValueView> arguments;
+  bool split = false;                        // a result for each element of the returned tuple
+  std::function<void(EncodedValue)> emit;    // generators: hands one value on; throws CancelledError when nobody wants more
   std::vector<EncodedValue> results;
   std::shared_ptr<void> created;             // constructors
+  // Coroutines: takes the result when it is there, which `encode` makes or throws. Empty where one has to wait on its thread.
+  std::function<void(std::function<EncodedValue()> encode)> finish;
+  bool suspended = false;                    // the result comes, or came, by `finish`
 };
+
+// In a coroutine of an actor, which may wait without its thread.
+bool CanSuspend();
+void ResumeWhenReady(const std::vector<CellPtr>& cells, std::function<void()> go_on);
+void ResumeAfter(Timeout time, std::function<void()> go_on);
+void SleepHere(Timeout time);
+bool IsCancelledHere();
+[[noreturn]] void ThrowCancelled();
+// Throws when it refers to nothing.
+const CellPtr& Checked(const CellPtr& cell);
 
 using Invoke = void (*)(Invocation&);
 
@@ -68,8 +86,34 @@ void RegisterFunction(FunctionEntry& entry);
 // The whole list, newest first.
 FunctionEntry* RegisteredFunctions();
 
-CellPtr SubmitTask(const FunctionEntry& function, const TaskOptions& options, std::vector<OutgoingArgument> arguments);
-CellPtr SubmitCall(ActorId actor, const FunctionEntry& function, const CallOptions& options, std::vector<OutgoingArgument> arguments);
+// A type of exceptions that a task may be tried again for, in a list like the functions'.
+struct ExceptionEntry {
+  std::string name;
+  bool (*matches)(const std::exception_ptr& thrown) = nullptr;
+  ExceptionEntry* next = nullptr;
+};
+void RegisterException(ExceptionEntry& entry);
+
+// `returns` of 0: one return, the whole result. Else the elements of a tuple, each a return of its own.
+struct Submission {
+  const FunctionEntry& function;
+  size_t returns = 0;
+  std::shared_ptr<worker::StreamState> stream;   // generators
+};
+// The actor ends after the calls that were made before.
+void TerminateActor(ActorId actor);
+std::vector<CellPtr> SubmitTask(const Submission& submission, const TaskOptions& options, std::vector<OutgoingArgument> arguments);
+std::vector<CellPtr> SubmitCall(ActorId actor, const Submission& submission, const CallOptions& options,
+                                std::vector<OutgoingArgument> arguments);
+// A generator's values, and the return of its task, which comes after the last.
+struct StreamHandle {
+  std::shared_ptr<worker::StreamState> stream;
+  CellPtr end;
+};
+std::shared_ptr<worker::StreamState> NewStream(int ahead_max);
+// Null at the end.
+CellPtr NextOfStream(const StreamHandle& handle, Timeout timeout);
+void CloseStream(const StreamHandle& handle);
 ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_name, const ActorOptions& options,
                     std::vector<OutgoingArgument> arguments);
 ActorId FindActor(const std::string& name, const std::string& ns);
@@ -80,7 +124,7 @@ ValueView FetchValue(const CellPtr& cell, Timeout timeout);
 // Marks the first `count` cells that are there.
 std::vector<bool> WaitForCells(const std::vector<const CellPtr*>& cells, size_t count, Timeout timeout);
 bool IsReady(const CellPtr& cell);
-void CancelCell(const CellPtr& cell, bool force);
+void CancelCell(const CellPtr& cell, bool force, bool children);
 ObjectId IdOf(const CellPtr& cell);
 
 // Where EncodeRef of this thread puts the refs that it meets; returns what was set before.

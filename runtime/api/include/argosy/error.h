@@ -32,6 +32,8 @@ class WorkerDiedError : public Error { public: using Error::Error; };
 class ActorDiedError : public Error { public: using Error::Error; };
 // The actor restarted while the call was in flight, and the call may not be repeated (max_task_retries).
 class ActorUnavailableError : public Error { public: using Error::Error; };
+// max_pending_calls of the actor's options are unanswered, and fail_when_full is set.
+class PendingCallsLimitError : public Error { public: using Error::Error; };
 // Every copy of the object is gone.
 class ObjectLostError : public Error { public: using Error::Error; };
 // The process that owned the object died, and its objects with it.

@@ -10,7 +10,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "argosy/async.h"
 #include "argosy/bridge.h"
+#include "argosy/generator.h"
 #include "argosy/object_ref.h"
 
 namespace argosy::internal {
@@ -60,39 +62,124 @@ struct Signature<R (C::*)(A...) const noexcept> : SignatureOf<R, A...> { using C
 template <class P>
 using Carried = std::remove_cvref_t<P>;
 
-template <class P>
+// static_assert whose text has the argument's number.
+#define ARGOSY_ARGUMENT_CHECK(name, text)                                    \
+  template <size_t I, bool kHolds>                                           \
+  constexpr bool name() {                                                    \
+    static_assert(kHolds || I != 0, "argument 1 " text);                     \
+    static_assert(kHolds || I != 1, "argument 2 " text);                     \
+    static_assert(kHolds || I != 2, "argument 3 " text);                     \
+    static_assert(kHolds || I != 3, "argument 4 " text);                     \
+    static_assert(kHolds || I != 4, "argument 5 " text);                     \
+    static_assert(kHolds || I != 5, "argument 6 " text);                     \
+    static_assert(kHolds || I < 6, "an argument behind the sixth " text);    \
+    return true;                                                             \
+  }
+ARGOSY_ARGUMENT_CHECK(CheckNoPointer, "is taken as a pointer, which cannot travel: take a value, argosy::Array or argosy::ObjectRef")
+ARGOSY_ARGUMENT_CHECK(CheckConst, "is taken by non-const reference, which cannot travel: take a value or a const reference")
+ARGOSY_ARGUMENT_CHECK(CheckTravels, "has a type that cannot travel: make it an aggregate or specialise argosy::Codec")
+ARGOSY_ARGUMENT_CHECK(CheckRefTarget, "is a ref to another type than the parameter's")
+ARGOSY_ARGUMENT_CHECK(CheckConverts, "does not convert to the parameter's type")
+#undef ARGOSY_ARGUMENT_CHECK
+
+template <class P, size_t I>
 constexpr bool CheckParameter() {
-  static_assert(!std::is_pointer_v<Carried<P>>, "a pointer parameter cannot travel: take a value, argosy::Array or argosy::ObjectRef");
-  static_assert(!(std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>),
-                "a non-const reference parameter cannot travel: take a value or a const reference");
-  static_assert(kIsEncodable<Carried<P>>, "this parameter's type cannot travel: make it an aggregate or specialise argosy::Codec");
-  return true;
+  return CheckNoPointer<I, !std::is_pointer_v<Carried<P>>>() &&
+         CheckConst<I, !(std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>)>() &&
+         CheckTravels<I, std::is_pointer_v<Carried<P>> || kIsEncodable<Carried<P>>>();
 }
+template <class... P, size_t... I>
+constexpr bool CheckParameters(std::index_sequence<I...>) { return (CheckParameter<P, I>() && ...); }
 
 template <class R>
 EncodedValue EncodeResult(const R& value) { return EncodeValue<R>(value); }
 inline EncodedValue EncodeNothing() { return EncodeValue(std::monostate{}); }
 
-// Decodes the arguments into a tuple, in order, and calls `call(arguments...)`.
+// The arguments as a tuple of values. What they may point into is kept by `keep`.
+template <class... P>
+std::tuple<Carried<P>...> DecodeArguments(const std::vector<ValueView>& arguments, std::vector<Buffer>* keep) {
+  static_assert(CheckParameters<P...>(std::index_sequence_for<P...>()));
+  if (arguments.size() != sizeof...(P)) throw RuntimeError(fmt::format("takes {} arguments, got {}", sizeof...(P), arguments.size()));
+  size_t index = 0;
+  [[maybe_unused]] auto decode = [&]<class T>() {
+    size_t at = index++;
+    return DecodeValue<T>(arguments[at], fmt::format("argument {}", at + 1), keep);
+  };
+  return std::tuple<Carried<P>...>{decode.template operator()<Carried<P>>()...};
+}
+
+// Decodes the arguments and calls `call(arguments...)`.
 template <class Parameters, class Call>
 struct Apply;
 template <class... P, class Call>
 struct Apply<std::tuple<P...>, Call> {
   static decltype(auto) Run(Invocation& invocation, Call&& call) {
-    static_assert((CheckParameter<P>() && ...));
-    if (invocation.arguments.size() != sizeof...(P)) {
-      throw RuntimeError(fmt::format("takes {} arguments, got {}", sizeof...(P), invocation.arguments.size()));
-    }
     std::vector<Buffer> keep;
-    size_t index = 0;
-    [[maybe_unused]] auto decode = [&]<class T>() {
-      size_t at = index++;
-      return DecodeValue<T>(invocation.arguments[at], fmt::format("argument {}", at + 1), &keep);
-    };
-    std::tuple<Carried<P>...> values{decode.template operator()<Carried<P>>()...};
+    std::tuple<Carried<P>...> values = DecodeArguments<P...>(invocation.arguments, &keep);
     return std::apply([&](auto&... value) -> decltype(auto) { return call(static_cast<P&&>(value)...); }, values);
   }
 };
+
+template <class R>
+struct AsyncOf { static constexpr bool kIsAsync = false; using Result = R; };
+template <class R>
+struct AsyncOf<Async<R>> { static constexpr bool kIsAsync = true; using Result = R; };
+
+// What a call's ref is of.
+template <class R>
+using ResultOf = typename AsyncOf<Carried<R>>::Result;
+
+template <class R>
+EncodedValue TakeResult(Async<R>& coroutine) {
+  if constexpr (std::is_void_v<R>) {
+    coroutine.Take();
+    return EncodeNothing();
+  } else {
+    return EncodeValue<Carried<R>>(coroutine.Take());
+  }
+}
+
+// A coroutine whose call returns before it is done: it, and the arguments that it may point into.
+template <class R, class Parameters>
+struct RunningCall {
+  std::vector<Buffer> keep;
+  std::vector<ValueView> views;
+  Parameters values;
+  Async<R> coroutine;
+};
+
+template <class R, class Call, class... P>
+void InvokeAsync(Invocation& invocation, Call& call, std::tuple<P...>*) {
+  static_assert(std::is_void_v<R> || kIsEncodable<Carried<R>>,
+                "the coroutine's result cannot travel: make it an aggregate or specialise argosy::Codec");
+  using Running = RunningCall<R, std::tuple<Carried<P>...>>;
+  auto running = std::make_shared<Running>();
+  running->views = std::move(invocation.arguments);
+  running->values = DecodeArguments<P...>(running->views, &running->keep);
+  running->coroutine = std::apply([&](auto&... value) { return call(static_cast<P&&>(value)...); }, running->values);
+  if (!invocation.finish) {
+    running->coroutine.Start([] {});   // nothing in it suspends: it is done now
+    invocation.results.push_back(TakeResult(running->coroutine));
+    return;
+  }
+  invocation.suspended = true;
+  Running* raw = running.get();
+  raw->coroutine.Start([running = std::move(running), finish = invocation.finish]() mutable {
+    // The result is made while the arguments are there; they are gone before it is handed on, so that refs that they held are not counted.
+    std::exception_ptr thrown;
+    EncodedValue value;
+    try {
+      value = TakeResult(running->coroutine);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    running.reset();
+    finish([&] {
+      if (thrown) std::rethrow_exception(thrown);
+      return std::move(value);
+    });
+  });
+}
 
 // `Object` is the actor's own class: the method may be of a base. void for plain functions.
 template <auto F, class Object>
@@ -107,10 +194,31 @@ void InvokeFunction(Invocation& invocation) {
   if constexpr (std::is_void_v<Result>) {
     Run::Run(invocation, call);
     invocation.results.push_back(EncodeNothing());
+  } else if constexpr (AsyncOf<Result>::kIsAsync) {
+    InvokeAsync<typename AsyncOf<Result>::Result>(invocation, call, static_cast<typename S::Parameters*>(nullptr));
+  } else if constexpr (GeneratorItem<Result>::kIsGenerator) {
+    using Item = typename GeneratorItem<Result>::Type;
+    static_assert(kIsEncodable<Item>, "the generator's values cannot travel: make them an aggregate or specialise argosy::Codec");
+    // The generator runs while the arguments that it may point into are alive.
+    auto call_and_emit = [&](auto&&... argument) {
+      Result generator = call(std::forward<decltype(argument)>(argument)...);
+      uint64_t count = 0;
+      for (; generator.Next(); ++count) invocation.emit(EncodeValue<Item>(generator.value()));
+      invocation.results.push_back(EncodeValue<uint64_t>(count));
+    };
+    Apply<typename S::Parameters, decltype(call_and_emit)&>::Run(invocation, call_and_emit);
   } else {
     static_assert(kIsEncodable<Carried<Result>>, "the result's type cannot travel: make it an aggregate or specialise argosy::Codec");
     // The result is encoded while the arguments that it may point into are alive.
     auto call_and_encode = [&](auto&&... argument) {
+      if constexpr (Elements<Carried<Result>>::kCount > 0) {
+        if (invocation.split) {
+          const auto& elements = call(std::forward<decltype(argument)>(argument)...);
+          return std::apply([&](const auto&... element) {
+            (invocation.results.push_back(EncodeValue<std::remove_cvref_t<decltype(element)>>(element)), ...);
+          }, elements);
+        }
+      }
       invocation.results.push_back(EncodeValue<Carried<Result>>(call(std::forward<decltype(argument)>(argument)...)));
     };
     Apply<typename S::Parameters, decltype(call_and_encode)&>::Run(invocation, call_and_encode);
@@ -159,22 +267,42 @@ struct RegisteredConstructor {
 template <class Class, class... A>
 const bool RegisteredConstructor<Class, A...>::registered = (RegisterFunction(RegisteredConstructor<Class, A...>::Entry()), true);
 
+template <class E>
+bool IsThrown(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const E&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+template <class E>
+struct RegisteredException {
+  static ExceptionEntry& Entry() {
+    static ExceptionEntry entry{std::string(TypeName<E>()), &IsThrown<E>};
+    return entry;
+  }
+  static const bool registered;
+};
+template <class E>
+const bool RegisteredException<E>::registered = (RegisterException(RegisteredException<E>::Entry()), true);
+
 // How argument I of a call travels: a ref where its value is wanted is resolved before the call; a ref where a ref is wanted stays one.
 template <class P, size_t I, class A>
 OutgoingArgument MakeArgument(A&& argument) {
   using Want = Carried<P>;
   using Have = std::remove_cvref_t<A>;
-  CheckParameter<P>();
+  static_assert(CheckParameter<P, I>());
   if constexpr (RefTarget<Have>::kIsRef && !RefTarget<Want>::kIsRef) {
     using Inside = typename RefTarget<Have>::Type;
-    static_assert(std::is_same_v<Inside, Want> || (kIsSpan<Want> && std::is_convertible_v<Inside, Want>),
-                  "this argument is a ref to another type than the parameter's");
+    static_assert(CheckRefTarget<I, std::is_same_v<Inside, Want> || (kIsSpan<Want> && std::is_convertible_v<Inside, Want>)>());
     return {argument.cell(), {}};
   } else if constexpr (RefTarget<Have>::kIsRef) {
-    static_assert(std::is_same_v<Have, Want>, "this argument is a ref to another type than the parameter's ref");
+    static_assert(CheckRefTarget<I, std::is_same_v<Have, Want>>());
     return {nullptr, EncodeValue<Want>(argument)};
   } else {
-    static_assert(std::is_convertible_v<A&&, Want>, "this argument does not convert to the parameter's type");
+    static_assert(CheckConverts<I, std::is_convertible_v<A&&, Want>>());
     if constexpr (std::is_same_v<Have, Want>) return {nullptr, EncodeValue<Want>(argument)};
     else return {nullptr, EncodeValue<Want>(static_cast<Want>(std::forward<A>(argument)))};
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -38,6 +39,33 @@ template <class T>
 struct RefTarget { static constexpr bool kIsRef = false; using Type = T; };
 template <class T>
 struct RefTarget<ObjectRef<T>> { static constexpr bool kIsRef = true; using Type = T; };
+
+// What several returns are the elements of.
+template <class T>
+struct Elements { static constexpr size_t kCount = 0; };
+template <class... T>
+struct Elements<std::tuple<T...>> {
+  static constexpr size_t kCount = sizeof...(T);
+  using Refs = std::tuple<ObjectRef<T>...>;
+};
+template <class A, class B>
+struct Elements<std::pair<A, B>> {
+  static constexpr size_t kCount = 2;
+  using Refs = std::pair<ObjectRef<A>, ObjectRef<B>>;
+};
+template <class T, size_t N>
+struct Elements<std::array<T, N>> {
+  static constexpr size_t kCount = N;
+  using Refs = std::array<ObjectRef<T>, N>;
+};
+
+template <class T>
+typename Elements<T>::Refs SplitRefs(std::vector<CellPtr> cells) {
+  typename Elements<T>::Refs refs;
+  size_t at = 0;
+  std::apply([&](auto&... ref) { ((ref = std::remove_reference_t<decltype(ref)>(std::move(cells[at++]))), ...); }, refs);
+  return refs;
+}
 
 template <class T>
 inline constexpr bool kIsSpan = false;
@@ -113,14 +141,15 @@ ObjectRef<std::decay_t<T>> Put(const T& value) {
 }
 
 struct CancelOptions {
-  bool force = false;   // kills the worker process of a running task; never an actor's
+  bool force = false;     // kills the worker process of a running task; never an actor's
+  bool children = true;   // also the tasks and calls that it submitted, and theirs
 };
 
 // Asks that the task be not run. One that waits is dropped; a running one sees RuntimeContext::IsCancelled and its blocked Get or Wait
 // throws. Its ref then throws CancelledError.
 template <class T>
 void Cancel(const ObjectRef<T>& ref, CancelOptions options = {}) {
-  internal::CancelCell(ref.cell(), options.force);
+  internal::CancelCell(ref.cell(), options.force, options.children);
 }
 
 }  // namespace argosy

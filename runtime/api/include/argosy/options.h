@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "runtime/base/id.h"
@@ -36,6 +37,9 @@ using Placement = std::variant<DefaultPlacement, Spread, OnNode>;
 using Resources = std::map<std::string, double>;              // {{"CPU", 1}, {"GPU", 1}}
 using LabelSelector = std::map<std::string, std::string>;     // {{"accelerator-type", "in(H100,A100)"}, {"zone", "!b"}}
 
+// Types of exceptions: argosy::RetryOn<std::runtime_error, NetworkError>(), also of classes derived from them, or argosy::RetryOnAny().
+struct ExceptionTypes { std::vector<std::string> names; };
+
 struct TaskOptions {
   std::string name;                        // for people; the function's own when empty
   Resources resources = {{"CPU", 1}};
@@ -43,8 +47,18 @@ struct TaskOptions {
   Placement strategy;
   std::optional<GroupId> placement_group;  // group.id(); strategy is not used then
   int bundle_index = -1;                   // -1: any bundle of the group
-  int max_retries = 3;                     // when the worker or its node dies; an exception is not retried
+  int max_retries = 3;                     // when the worker or its node dies; -1: without bound
+  ExceptionTypes retry_exceptions;         // thrown ones that are tried again too, within max_retries
+  int priority = 0;                        // what waits is served higher ones first, within the job
   Timeout deadline;                        // to be placed; UnschedulableError after it
+  int stream_ahead_max = 16;               // generators: so many values may be unread, then it waits
+};
+
+// Threads of an actor for some of its methods: {.name = "io", .max_concurrency = 2, .methods = argosy::Methods<&Store::Read, &Store::Write>()}.
+struct ConcurrencyGroup {
+  std::string name;
+  int max_concurrency = 1;
+  std::vector<std::string> methods;        // what Methods<...>() returns; calls of others may name the group in their options
 };
 
 struct ActorOptions {
@@ -60,11 +74,17 @@ struct ActorOptions {
   int max_restarts = 0;                    // -1: without bound
   int max_task_retries = 0;                // calls in flight when it dies are repeated this often
   int max_concurrency = 1;                 // threads that run calls at the same time; 1 keeps each caller's order
+  std::vector<ConcurrencyGroup> concurrency_groups;   // with threads of their own; max_concurrency is for the other methods
+  int max_pending_calls = 10'000;          // unanswered calls of one caller; above it Call waits
+  bool fail_when_full = false;             // or throws PendingCallsLimitError
+  int priority = 0;                        // as of tasks, while it waits to be placed
   Timeout deadline;                        // to be placed and constructed
 };
 
 struct CallOptions {
   std::string name;                        // for people
+  std::string concurrency_group;           // its method's when empty
+  int stream_ahead_max = 16;               // generators: so many values may be unread, then it waits
 };
 
 struct ConnectOptions {

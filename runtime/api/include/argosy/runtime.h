@@ -26,7 +26,8 @@ class Runtime {
 };
 
 // Joins a cluster: the node daemon named by ARGOSY_NODE_SOCKET; else the cluster at `options.address` or ARGOSY_ADDRESS, through a node
-// daemon of it on this host; else a local cluster is started that ends with this process. In a worker process this serves tasks and does
+// daemon of it on this host; else a local cluster is started that ends with this process. The address "local" means no cluster at all:
+// everything runs in this process, as a debugger likes it. In a worker process this serves tasks and does
 // not return: code before it runs in every worker. Throws RuntimeError.
 Runtime Connect(int argc, char** argv, ConnectOptions options = {});
 
