@@ -16,7 +16,7 @@ install_system_packages
 install_python_packages "libtorch (the torch wheel)" "$ARGOSY_ROOT/deploy/requirements.txt"
 build_web_page
 build_targets "runtime, command line, training library, examples" -DARGOSY_TESTS=OFF -- \
-  argosy argosy-finetune argosy-prepare hello_task actor
+  argosy argosy-finetune argosy-prepare argosy_testing hello_task actor
 
 step "the argosy command"
 link=/usr/local/bin/argosy

@@ -5,30 +5,24 @@
 #include "tests/support/catch.h"
 
 #include <cstdlib>
-#include <memory>
 #include <string>
+#include <vector>
 
 #include <argosy/argosy.h>
-
-#include "tests/cluster/cluster.h"
+#include <argosy/testing.h>
 
 int main(int argc, char** argv) {
-  std::unique_ptr<argosy::testing::Cluster> cluster;
-  argosy::ConnectOptions options;
-  if (std::getenv("ARGOSY_WORKER") == nullptr) {
-    const char* nodes = std::getenv("ARGOSY_TEST_NODES");
-    bool one = nodes != nullptr && std::string(nodes) == "1";
-    cluster = std::make_unique<argosy::testing::Cluster>(
-        std::vector<std::string>{"--num-cpus", one ? "1" : "2", "--object-store-memory", "256M", "--node-name", "first"});
-    if (!one) {
-      cluster->Join({"--num-cpus", "2", "--resources", R"({"second": 4})", "--labels", "zone=b", "--object-store-memory", "256M",
-                     "--node-name", "second"});
-      cluster->Join({"--num-cpus", "2", "--resources", R"({"third": 4, "large_cpu_mem": 1})", "--labels", "zone=c",
-                     "--object-store-memory", "256M", "--node-name", "third"});
-    }
-    options.address = cluster->head_address();
+  const char* count = std::getenv("ARGOSY_TEST_NODES");
+  std::vector<argosy::testing::NodeOptions> nodes;
+  if (count != nullptr && std::string(count) == "1") {
+    nodes = {{.name = "first", .num_cpus = 1}};
+  } else {
+    nodes = {{.name = "first", .num_cpus = 2},
+             {.name = "second", .num_cpus = 2, .resources = {{"second", 4}}, .labels = {{"zone", "b"}}},
+             {.name = "third", .num_cpus = 2, .resources = {{"third", 4}, {"large_cpu_mem", 1}}, .labels = {{"zone", "c"}}}};
   }
-  argosy::Runtime runtime = argosy::Connect(argc, argv, options);
+  argosy::testing::Cluster cluster(nodes);
+  argosy::Runtime runtime = argosy::Connect(argc, argv, cluster.connect_options());
   int failed = Catch::Session().run(argc, argv);
   runtime.Shutdown();
   return failed;

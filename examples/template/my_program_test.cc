@@ -1,0 +1,29 @@
+// The program's parts on a real cluster of two nodes, with whatever test library you like around it.
+#include <argosy/argosy.h>
+#include <argosy/testing.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "counting.h"
+
+namespace {
+
+void Check(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "failed: %s\n", what);
+  std::exit(1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  argosy::testing::Cluster cluster({{.num_cpus = 1}, {.name = "other", .num_cpus = 1, .resources = {{"other", 1}}}});
+  argosy::Runtime runtime = argosy::Connect(argc, argv, cluster.connect_options());
+
+  Check(argosy::Get(argosy::Task<CountWord>().Submit("a ship, a sail", "a ")).times == 2, "a task counts");
+  argosy::Task<CountWord> on_the_other({.resources = {{"other", 1}}});
+  argosy::Actor<Total> total = argosy::Spawn<Total>({});
+  Check(argosy::Get(total.Call<&Total::Add>(on_the_other.Submit("sail on", "sail"))) == 1, "an actor adds what another node counted");
+  std::puts("all is well");
+}
