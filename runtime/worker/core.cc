@@ -323,7 +323,6 @@ void Core::AskFate(const wire::WorkerAddress& worker, std::function<void(const w
 
 void Core::LeaveProcess(const std::string& why) {
   SendReports();
-  outbox_.Flush();
   // What was answered is on its way; what user code printed must be seen. Destructors of user objects do not run: other threads may
   // still be in user code.
   outbox_.Flush();
