@@ -53,6 +53,12 @@ class Server {
   int Value() { return 0; }
 };
 
+// Its calls are coroutines.
+class AsyncServer {
+ public:
+  argosy::Async<int> Value() { co_return 0; }
+};
+
 void CallServers(const std::vector<Actor<Server>>& servers, int count) {
   std::vector<ObjectRef<int>> refs;
   refs.reserve(static_cast<size_t>(count));
@@ -78,8 +84,10 @@ Actor<Server> StartServer(argosy::ActorOptions options = {}) {
 
 class Bench {
  public:
-  explicit Bench(std::string only) : only_(std::move(only)), pattern_(only_), ping_pong_(argosy::bench::MeasurePingPong()) {
-    std::printf("Unix-socket ping-pong of this machine: %.0f/s\n", ping_pong_);
+  explicit Bench(std::string only) : only_(std::move(only)), pattern_(only_) {
+    argosy::bench::PingPong rates = argosy::bench::MeasurePingPong();
+    ping_pong_ = rates.two_cores;
+    std::printf("Unix-socket ping-pong of this machine: %.0f/s between two cores (the limit below), %.0f/s on one\n", rates.two_cores, rates.one_core);
   }
 
   bool Wants(const std::string& name) const { return only_.empty() || std::regex_search(name, pattern_); }
@@ -115,7 +123,7 @@ class Bench {
  private:
   std::string only_;
   std::regex pattern_;
-  double ping_pong_;
+  double ping_pong_ = 0;
   std::vector<Row> rows_;
 };
 
@@ -196,6 +204,18 @@ void Actors(Bench& bench) {
       bench.Rate("1:1 actor calls concurrent", kBatch, [&] { CallServers({concurrent}, kBatch); });
       Kill(concurrent);
     }
+  }
+  if (bench.WantsAny({"1:1 async-actor calls sync", "1:1 async-actor calls async"})) {
+    Actor<AsyncServer> server = Spawn<AsyncServer>({});
+    Get(server.Call<&AsyncServer::Value>());
+    bench.Rate("1:1 async-actor calls sync", 1, [&] { Get(server.Call<&AsyncServer::Value>()); }, ping_pong, "ping-pong");
+    bench.Rate("1:1 async-actor calls async", kBatch, [&] {
+      std::vector<ObjectRef<int>> refs;
+      refs.reserve(kBatch);
+      for (int i = 0; i < kBatch; ++i) refs.push_back(server.Call<&AsyncServer::Value>());
+      Get(refs);
+    });
+    Kill(server);
   }
   if (bench.WantsAny({"1:n actor calls async", "n:n actor calls async"})) {
     std::vector<Actor<Server>> servers;

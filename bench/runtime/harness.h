@@ -25,7 +25,10 @@ struct MeasureOptions {
 };
 
 // What the machine allows, measured in this process: a row's figure means little without it.
-double MeasurePingPong();                 // per second: one byte to and fro between two processes over a Unix socket
+// Per second: one byte to and fro between two processes over a Unix socket. On one core it is about ten times as fast as on two, since
+// nobody has to be woken elsewhere; which of both a kernel chooses for two processes that are left alone changes from run to run.
+struct PingPong { double two_cores = 0; double one_core = 0; };
+PingPong MeasurePingPong();
 struct MemoryLimits {                     // GB/s of two threads
   double warm_copy = 0;                   // memory touched before
   double first_touch = 0;                 // fresh pages of a memfd

@@ -21,13 +21,14 @@ std::shared_ptr<worker::Core>& CoreSlot() {
 
 thread_local std::vector<CellPtr>* collecting = nullptr;
 
+// Refs that lean on a value keep it, also when only one of many is kept: no more than this is kept for that.
+constexpr size_t kLeantOnBytesMax = 4 << 20;
+
 template <class T>
 T OrThrow(absl::StatusOr<T> result) {
   if (!result.ok()) Throw(result.status());
   return std::move(*result);
 }
-
-worker::OutgoingValue Outgoing(EncodedValue value) { return {std::move(value.body), std::move(value.buffers), std::move(value.refs)}; }
 
 std::vector<worker::OutgoingArgument> Outgoing(std::vector<OutgoingArgument> arguments) {
   std::vector<worker::OutgoingArgument> out;
@@ -122,7 +123,7 @@ void EncodeRef(Encoder& encoder, const CellPtr& cell) {
     return encoder.writer.Nil();
   }
   if (!cell) return encoder.writer.Nil();
-  encoder.refs.push_back(cell->state().id);
+  encoder.refs.push_back(cell->id());
   collecting->push_back(cell);
   encoder.Write(cell->reference());
 }
@@ -137,7 +138,12 @@ CellPtr DecodeRef(Decoder& decoder) {
     return nullptr;
   }
   if (std::shared_ptr<LocalRuntime> local = Local()) return local->MakeHandle(reference.object);
-  return static_cast<worker::Core*>(decoder.ref_context)->MakeHandle(reference.object, reference.owner);
+  auto* core = static_cast<worker::Core*>(decoder.ref_context);
+  if (!decoder.keeps_refs) return core->MakeHandle(reference.object, reference.owner);
+  // The refs of one value have few owners.
+  thread_local std::shared_ptr<const wire::WorkerAddress> owner;
+  if (!owner || *owner != reference.owner) owner = std::make_shared<const wire::WorkerAddress>(reference.owner);
+  return core->MakeLeaningHandle(reference.object, owner, decoder.keeps_refs);
 }
 
 void* RefContext() {
@@ -145,7 +151,7 @@ void* RefContext() {
   return CurrentCore().get();
 }
 
-ObjectId IdOf(const CellPtr& cell) { return cell ? cell->state().id : ObjectId(); }
+ObjectId IdOf(const CellPtr& cell) { return cell ? cell->id() : ObjectId(); }
 
 bool IsReady(const CellPtr& cell) { return cell && cell->state().is_ready(); }
 
@@ -163,7 +169,8 @@ ValueView FetchValue(const CellPtr& cell, Timeout timeout) {
                                       ToStd(absl::FormatDuration(timeout.duration()))));
   }
   if (fetched.kind == worker::Fetched::kError) Throw(fetched.error);
-  return {fetched.value.body, std::move(fetched.value.buffers), std::move(fetched.value.owner)};
+  std::shared_ptr<const void> keeps_refs = fetched.value.body.size() <= kLeantOnBytesMax ? cell : nullptr;
+  return {fetched.value.body, std::move(fetched.value.buffers), std::move(fetched.value.owner), std::move(keeps_refs)};
 }
 
 std::vector<bool> WaitForCells(const std::vector<const CellPtr*>& cells, size_t count, Timeout timeout) {
@@ -208,7 +215,7 @@ std::vector<CellPtr> SubmitTask(const Submission& submission, const TaskOptions&
   if (std::shared_ptr<LocalRuntime> local = Local()) return local->SubmitTask(submission, options, std::move(arguments));
   worker::TaskRequest request;
   request.function = submission.function.name;
-  request.readable = options.name.empty() ? submission.function.readable : options.name;
+  request.readable = options.name.empty() ? submission.function.readable : SharedText::Interned(options.name);
   request.demand = DemandOf(options.resources, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
   request.demand.priority = options.priority;
   request.max_retries = options.max_retries;
@@ -225,7 +232,7 @@ std::vector<CellPtr> SubmitCall(ActorId actor, const Submission& submission, con
   if (std::shared_ptr<LocalRuntime> local = Local()) return local->SubmitCall(actor, submission, std::move(arguments));
   worker::CallRequest request;
   request.function = submission.function.name;
-  request.readable = options.name.empty() ? submission.function.readable : options.name;
+  request.readable = options.name.empty() ? submission.function.readable : SharedText::Interned(options.name);
   request.returns = static_cast<uint32_t>(std::max<size_t>(submission.returns, 1));
   request.split = submission.returns > 0;
   request.stream = submission.stream;

@@ -54,8 +54,6 @@ void Guarded(const FunctionEntry& function, const std::vector<std::string>* retr
   std::fflush(stdout);
 }
 
-worker::OutgoingValue Outgoing(EncodedValue value) { return {std::move(value.body), std::move(value.buffers), std::move(value.refs)}; }
-
 worker::ExecutionOutput Run(worker::ExecutionInput& input, std::shared_ptr<void>& instance) {
   worker::ExecutionOutput output;
   const FunctionEntry* function = FindFunction(input.function);
@@ -72,11 +70,13 @@ worker::ExecutionOutput Run(worker::ExecutionInput& input, std::shared_ptr<void>
       if (!status.ok()) Throw(status);
     };
   }
-  if (input.finish) {
-    invocation.finish = [finish = input.finish, function, retry_exceptions = input.retry_exceptions](std::function<EncodedValue()> encode) {
-      worker::ExecutionOutput late;
-      Guarded(*function, retry_exceptions, late, [&] { late.results.push_back(Outgoing(encode())); });
-      finish(std::move(late));
+  if (input.make_finish) {
+    invocation.make_finish = [&input, function]() -> Invocation::Finish {
+      return [finish = input.make_finish(), function, retry_exceptions = input.retry_exceptions](std::function<EncodedValue()> encode) {
+        worker::ExecutionOutput late;
+        Guarded(*function, retry_exceptions, late, [&] { late.results.push_back(Outgoing(encode())); });
+        finish(std::move(late));
+      };
     };
   }
   if (input.is_call) {

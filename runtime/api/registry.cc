@@ -51,7 +51,7 @@ void CheckFunctions() {
   static std::once_flag once;
   std::call_once(once, [] {
     for (FunctionEntry* entry = functions; entry != nullptr; entry = entry->next) {
-      if (!entry->named && entry->name.find("lambda") != std::string::npos) {
+      if (!entry->named && entry->name.str().find("lambda") != std::string::npos) {
         throw RuntimeError(fmt::format("a lambda has no name that another process would know: give it one with argosy::Name ({})", entry->name));
       }
       auto [it, is_new] = ByName().emplace(entry->name, entry);

@@ -13,7 +13,7 @@ using boost::system::error_code;
 Loop::Loop() : impl_(std::make_unique<Impl>()) {}
 Loop::~Loop() = default;
 
-void Loop::Post(std::function<void()> function) { asio::post(impl_->context, std::move(function)); }
+void Loop::Post(UniqueFunction<void()> function) { asio::post(impl_->context, std::move(function)); }
 
 void Loop::Run() { impl_->context.run(); }
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "runtime/base/unique_function.h"
 
 namespace argosy::async {
 
@@ -21,7 +22,7 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
 
   // Runs on the loop, later, in posting order.
-  void Post(std::function<void()> function);
+  void Post(UniqueFunction<void()> function);
 
   // Until Stop.
   void Run();

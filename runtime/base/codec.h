@@ -11,6 +11,7 @@
 // is an array of its fields; a reader ignores trailing fields it does not know, and leaves fields that a shorter array lacks
 // at their defaults, so that fields may be added at the end.
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -34,6 +35,7 @@
 #include "runtime/base/aggregate.h"
 #include "runtime/base/id.h"
 #include "runtime/base/msgpack.h"
+#include "runtime/base/shared_text.h"
 #include "runtime/base/status.h"
 
 namespace argosy {
@@ -74,6 +76,9 @@ class Decoder {
   std::vector<Buffer> buffers;
   // Set by the process's runtime when refs may be decoded; opaque here.
   void* ref_context = nullptr;
+  // Keeps the objects of the refs in the value, and need not be kept by what is decoded: refs that are never used need no count of
+  // their own then. Null: they do.
+  std::shared_ptr<const void> keeps_refs;
 
   template <class T>
   void Read(T& value) { Codec<T>::Decode(*this, value); }
@@ -158,6 +163,12 @@ struct Codec<std::string> {
   static void Decode(Decoder& d, std::string& v) { v = std::string(d.reader.Binary()); }
 };
 
+template <>
+struct Codec<SharedText> {
+  static void Encode(Encoder& e, const SharedText& v) { e.writer.String(v.str()); }
+  static void Decode(Decoder& d, SharedText& v) { v = SharedText::Interned(d.reader.Binary()); }
+};
+
 template <class Tag>
 struct Codec<Id<Tag>> {
   static void Encode(Encoder& e, const Id<Tag>& v) { e.writer.Binary(v.Bytes()); }
@@ -182,6 +193,8 @@ struct Codec<std::optional<T>> {
 
 namespace internal {
 
+inline constexpr size_t kReserveMax = 4096;
+
 template <class Sequence>
 struct SequenceCodec {
   using Value = typename Sequence::value_type;
@@ -191,7 +204,10 @@ struct SequenceCodec {
   }
   static void Decode(Decoder& d, Sequence& v) {
     v.clear();
-    for (size_t n = d.reader.Array(); n > 0 && d.reader.ok(); --n) {
+    size_t n = d.reader.Array();
+    // A count is no larger than the bytes that are left, an element may be: not all room is made on the sender's word.
+    if constexpr (requires { v.reserve(n); }) v.reserve(std::min(n, kReserveMax));
+    for (; n > 0 && d.reader.ok(); --n) {
       Value item{};
       d.Read(item);
       v.insert(v.end(), std::move(item));

@@ -59,6 +59,13 @@ class Id {
   // The first 8 hex digits, for messages.
   std::string Short() const { return internal::ToHex(bytes_.data(), 4); }
 
+  // Two words each: tables compare ids at every look.
+  friend bool operator==(const Id& a, const Id& b) {
+    uint64_t x[2], y[2];
+    std::memcpy(x, a.bytes_.data(), kSize);
+    std::memcpy(y, b.bytes_.data(), kSize);
+    return ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+  }
   friend auto operator<=>(const Id&, const Id&) = default;
   template <class H>
   friend H AbslHashValue(H state, const Id& id) {

@@ -35,13 +35,19 @@ struct WireError { int32_t code = 0; std::string message; };
 }  // namespace
 
 void AppendFrame(std::string& out, FrameKind kind, Method method, uint64_t number, std::string_view body) {
-  char header[kFrameHeaderBytes] = {};
-  PutLittle(header, body.size(), 4);
+  size_t begin = out.size();
+  out.append(kFrameHeaderBytes, '\0');
+  out.append(body);
+  FinishFrame(out, begin, kind, method, number);
+}
+
+void FinishFrame(std::string& out, size_t begin, FrameKind kind, Method method, uint64_t number) {
+  char* header = out.data() + begin;
+  PutLittle(header, out.size() - begin - kFrameHeaderBytes, 4);
   PutLittle(header + 4, static_cast<uint16_t>(method), 2);
   header[6] = static_cast<char>(kind);
+  header[7] = 0;
   PutLittle(header + 8, number, 8);
-  out.append(header, sizeof header);
-  out.append(body);
 }
 
 absl::StatusOr<std::optional<Frame>> ParseFrame(std::string_view bytes, size_t body_max, size_t* wanted) {
@@ -206,11 +212,18 @@ void Connection::Impl::Dispatch(const Frame& frame) {
     }
     case FrameKind::kReply:
     case FrameKind::kErrorReply: {
-      auto it = pending.find(frame.number);
-      if (it == pending.end()) return Close(InvalidArgument("a reply to request {}, which is not pending", frame.number), false);
-      RawReply done = std::move(it->second);
-      pending.erase(it);
-      if (frame.kind == FrameKind::kReply) return done(std::string(frame.body));
+      uint64_t at = frame.number - oldest_number;
+      if (at >= pending.size() || !pending[at]) {
+        return Close(InvalidArgument("a reply to request {}, which is not pending", frame.number), false);
+      }
+      RawReply done = std::move(pending[at]);
+      --pending_count;
+      while (!pending.empty() && !pending.front()) {
+        pending.pop_front();
+        ++oldest_number;
+      }
+      // The bytes stay where they are: what `done` does may append to `out`, and only this loop changes `in`.
+      if (frame.kind == FrameKind::kReply) return done(frame.body);
       absl::StatusOr<WireError> error = Decode<WireError>(frame.body);
       if (!error.ok() || error->code == 0) return done(Internal("the peer sent a bad error reply"));
       return done(absl::Status(static_cast<absl::StatusCode>(error->code), ToAbsl(error->message)));
@@ -231,7 +244,11 @@ void Connection::Impl::Append(FrameKind kind, Method method, uint64_t number, st
     return Append(FrameKind::kErrorReply, method, number, error);
   }
   AppendFrame(out, kind, method, number, body);
-  if (kind == FrameKind::kRequest && pending.size() == 1) urgent = true;
+  Appended(kind);
+}
+
+void Connection::Impl::Appended(FrameKind kind) {
+  if (kind == FrameKind::kRequest && pending_count == 1) urgent = true;
   if (corked == 0 && watch) WriteSoon();
 }
 
@@ -270,6 +287,12 @@ void Connection::Impl::WriteOut() {
   else out.clear();
 }
 
+std::deque<Connection::RawReply> Connection::Impl::TakePending() {
+  oldest_number += pending.size();
+  pending_count = 0;
+  return std::exchange(pending, {});
+}
+
 void Connection::Impl::Close(absl::Status why, bool flush) {
   if (!fd.ok()) return;
   auto keep = self->shared_from_this();
@@ -282,37 +305,52 @@ void Connection::Impl::Close(absl::Status why, bool flush) {
   out_begin = 0;
   absl::Status status = Unavailable("connection closed: {}", Message(why));
   // In a turn of their own: whoever called Close may hold state that the functions would change.
-  loop.Post([keep, status, why, failed = std::move(pending), on_closed = std::move(handlers.on_closed)] {
-    for (const auto& [number, done] : failed) done(status);
+  loop.Post([keep, status, why, failed = TakePending(), on_closed = std::move(handlers.on_closed)]() mutable {
+    for (RawReply& done : failed) {
+      if (done) done(status);
+    }
     if (on_closed) on_closed(why);
     keep->impl_->watch.reset();
     keep->impl_->handlers = {};
   });
-  pending.clear();
 }
 
-void Connection::RequestBody(Method method, std::string body, RawReply done) {
-  if (!is_open()) {
-    return impl_->loop.Post([done = std::move(done)] { done(Unavailable("connection closed")); });
-  }
+std::string& Connection::BeginFrame() {
+  std::string& out = is_open() ? impl_->out : impl_->unwanted;
+  impl_->frame_begin = out.size();
+  out.append(kFrameHeaderBytes, '\0');
+  return out;
+}
+
+void Connection::EndRequest(Method method, RawReply done) {
   absl::Status refused;
-  if (body.size() > kFrameBytesMax) {
-    refused = InvalidArgument("a message of {} bytes: at most {} fit a frame", body.size(), kFrameBytesMax);
-  } else if (unsent_bytes() > impl_->options.unsent_bytes_max) {
-    refused = absl::ResourceExhaustedError(ToAbsl(fmt::format("{} bytes wait to be sent to a slow peer", unsent_bytes())));
+  if (!is_open()) {
+    impl_->unwanted.clear();
+    refused = Unavailable("connection closed");
+  } else if (size_t size = impl_->out.size() - impl_->frame_begin - kFrameHeaderBytes; size > kFrameBytesMax) {
+    refused = InvalidArgument("a message of {} bytes: at most {} fit a frame", size, kFrameBytesMax);
+  } else if (impl_->frame_begin - impl_->out_begin > impl_->options.unsent_bytes_max) {
+    refused = absl::ResourceExhaustedError(ToAbsl(fmt::format("{} bytes wait to be sent to a slow peer", impl_->frame_begin - impl_->out_begin)));
   }
-  if (!refused.ok()) return impl_->loop.Post([done = std::move(done), refused] { done(refused); });
-  uint64_t number = impl_->next_number++;
-  impl_->pending.emplace(number, std::move(done));
-  impl_->Append(FrameKind::kRequest, method, number, body);
+  if (!refused.ok()) {
+    if (is_open()) impl_->out.resize(impl_->frame_begin);
+    return impl_->loop.Post([done = std::move(done), refused]() mutable { done(refused); });
+  }
+  FinishFrame(impl_->out, impl_->frame_begin, FrameKind::kRequest, method, impl_->oldest_number + impl_->pending.size());
+  impl_->pending.push_back(std::move(done));
+  ++impl_->pending_count;
+  impl_->Appended(FrameKind::kRequest);
 }
 
-void Connection::NotifyBody(Method method, std::string body) {
-  if (!is_open()) return;
-  if (body.size() > kFrameBytesMax || unsent_bytes() > impl_->options.unsent_bytes_max) {
+void Connection::EndNotice(Method method) {
+  if (!is_open()) return impl_->unwanted.clear();
+  if (impl_->out.size() - impl_->frame_begin - kFrameHeaderBytes > kFrameBytesMax ||
+      impl_->frame_begin - impl_->out_begin > impl_->options.unsent_bytes_max) {
+    impl_->out.resize(impl_->frame_begin);
     return Close(absl::ResourceExhaustedError("a notice does not fit the send queue"), false);
   }
-  impl_->Append(FrameKind::kNotice, method, 0, body);
+  FinishFrame(impl_->out, impl_->frame_begin, FrameKind::kNotice, method, 0);
+  impl_->Appended(FrameKind::kNotice);
 }
 
 void Connection::Cork() { ++impl_->corked; }
@@ -325,7 +363,7 @@ void Connection::Uncork() {
 bool Connection::is_open() const { return impl_->fd.ok(); }
 const Identity& Connection::peer() const { return impl_->peer; }
 size_t Connection::unsent_bytes() const { return impl_->out.size() - impl_->out_begin; }
-size_t Connection::pending_requests() const { return impl_->pending.size(); }
+size_t Connection::pending_requests() const { return impl_->pending_count; }
 void Connection::Close(absl::Status why, bool flush) { impl_->Close(std::move(why), flush); }
 
 Connection::Detached Connection::Detach() {
@@ -345,12 +383,13 @@ Connection::Detached Connection::Detach() {
   detached.unread = impl_->in.substr(impl_->in_begin, impl_->in_end - impl_->in_begin);
   impl_->in_begin = impl_->in_end = 0;
   impl_->handlers.on_closed = nullptr;
-  impl_->loop.Post([keep, failed = std::move(impl_->pending)] {
-    for (const auto& [number, done] : failed) done(Unavailable("connection became a channel"));
+  impl_->loop.Post([keep, failed = impl_->TakePending()]() mutable {
+    for (RawReply& done : failed) {
+      if (done) done(Unavailable("connection became a channel"));
+    }
     keep->impl_->watch.reset();
     keep->impl_->handlers = {};
   });
-  impl_->pending.clear();
   return detached;
 }
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +17,7 @@
 #include "runtime/async/loop.h"
 #include "runtime/base/codec.h"
 #include "runtime/base/token.h"
+#include "runtime/base/unique_function.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/wire/messages.h"
 
@@ -98,7 +99,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::function<void(Connection& connection, Method method, std::string body)> on_notice;  // notices
     std::function<void(absl::Status why)> on_closed;
   };
-  using RawReply = std::function<void(absl::StatusOr<std::string> body)>;
+  // `body` is there during the call only.
+  using RawReply = UniqueFunction<void(absl::StatusOr<std::string_view> body)>;
 
   ~Connection();
 
@@ -108,18 +110,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start(Handlers handlers);
   void SetHandlers(Handlers handlers);
 
-  template <class Message>
-  void Request(const Message& message, std::function<void(absl::StatusOr<typename Message::Reply>)> done) {
-    RequestBody(Message::kMethod, Encode(message), [done = std::move(done)](absl::StatusOr<std::string> body) {
-      if (!body.ok()) return done(body.status());
-      done(Decode<typename Message::Reply>(*body));
+  // `done` takes the absl::StatusOr<Message::Reply>.
+  template <class Message, class Done>
+  void Request(const Message& message, Done done) {
+    Encoder(BeginFrame()).Write(message);
+    EndRequest(Message::kMethod, [done = std::move(done)](absl::StatusOr<std::string_view> body) mutable {
+      using Reply = absl::StatusOr<typename Message::Reply>;
+      done(body.ok() ? Reply(Decode<typename Message::Reply>(*body)) : Reply(body.status()));
     });
   }
   template <class Message>
-  void Notify(const Message& message) { NotifyBody(Message::kMethod, Encode(message)); }
-
-  void RequestBody(Method method, std::string body, RawReply done);
-  void NotifyBody(Method method, std::string body);
+  void Notify(const Message& message) {
+    Encoder(BeginFrame()).Write(message);
+    EndNotice(Message::kMethod);
+  }
 
   // Frames sent while corked are written together by Uncork. Nests.
   void Cork();
@@ -143,6 +147,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   friend class Outbox;
   struct Impl;
   explicit Connection(std::unique_ptr<Impl> impl);
+  // A frame is encoded where it is sent from: its body is appended to what BeginFrame returns, then its end is told.
+  std::string& BeginFrame();
+  void EndRequest(Method method, RawReply done);
+  void EndNotice(Method method);
+
   std::unique_ptr<Impl> impl_;
 };
 

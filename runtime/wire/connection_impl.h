@@ -2,6 +2,8 @@
 
 // The inside of a Connection; for wire's own files.
 
+#include <deque>
+
 #include "runtime/wire/connection.h"
 #include "runtime/wire/frame.h"
 
@@ -16,10 +18,13 @@ struct Connection::Impl {
   bool ParseAndDispatch();
   void Dispatch(const Frame& frame);
   void Append(FrameKind kind, Method method, uint64_t number, std::string_view body);
+  // A whole frame lies at the end of `out`.
+  void Appended(FrameKind kind);
   void WriteOut();
   // Writes now, or leaves it to the outbox.
   void WriteSoon();
   void Close(absl::Status why, bool flush);
+  std::deque<RawReply> TakePending();
 
   async::Loop& loop;
   Connection* self = nullptr;
@@ -40,8 +45,12 @@ struct Connection::Impl {
   bool in_outbox = false;
   bool urgent = false;       // a request went out with no other under way
 
-  uint64_t next_number = 1;
-  std::unordered_map<uint64_t, RawReply> pending;
+  // Requests without a reply yet: the one with number `oldest_number` is in front; answered ones between others are empty.
+  std::deque<RawReply> pending;
+  uint64_t oldest_number = 1;
+  size_t pending_count = 0;
+  size_t frame_begin = 0;    // of the frame that is being encoded
+  std::string unwanted;      // where frames of a closed connection are encoded
 };
 
 }  // namespace argosy::wire

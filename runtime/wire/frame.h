@@ -24,6 +24,8 @@ struct Frame {
 };
 
 void AppendFrame(std::string& out, FrameKind kind, Method method, uint64_t number, std::string_view body);
+// The same for a body that was appended to `out` behind kFrameHeaderBytes of room at `begin`: writes the header there.
+void FinishFrame(std::string& out, size_t begin, FrameKind kind, Method method, uint64_t number);
 
 // The frame at the start of `bytes`: none when it is not all there yet (`*wanted` is then how many bytes it has in all, 16 when the
 // header is not there). INVALID_ARGUMENT for a size above `body_max` or an unknown kind.

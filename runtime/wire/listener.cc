@@ -129,7 +129,7 @@ void ConnectTcp(async::Loop& loop, const std::string& host_port, ConnectOptions 
 }
 
 void ConnectWorker(async::Loop& loop, const WorkerAddress& address, bool same_host, ConnectOptions options, Connected done) {
-  if (same_host && !address.unix_path.empty() && ::access(address.unix_path.c_str(), F_OK) == 0) {
+  if (same_host && !address.unix_path.empty() && ::access(address.unix_path.str().c_str(), F_OK) == 0) {
     return ConnectUnix(loop, address.unix_path, std::move(options), std::move(done));
   }
   ConnectTcp(loop, address.tcp, std::move(options), std::move(done));

@@ -15,6 +15,7 @@
 
 #include "runtime/base/id.h"
 #include "runtime/base/observation.h"
+#include "runtime/base/shared_text.h"
 
 namespace argosy::wire {
 
@@ -45,8 +46,8 @@ struct Empty {};
 struct WorkerAddress {
   WorkerId worker;
   NodeId node;
-  std::string unix_path;   // reachable from processes on the same host
-  std::string tcp;         // host:port
+  SharedText unix_path;    // reachable from processes on the same host
+  SharedText tcp;          // host:port
   bool operator==(const WorkerAddress&) const = default;
 };
 
@@ -55,12 +56,17 @@ struct ObjectLocation {
   NodeId node;
   std::string wire_address;   // host:port of that node's daemon
   uint64_t size = 0;          // bytes
+  bool operator==(const ObjectLocation&) const = default;
 };
 
-struct DefaultStrategy {};
-struct SpreadStrategy {};
-struct NodeAffinity { NodeId node; bool soft = false; };
-struct BundleAffinity { GroupId group; int32_t bundle_index = -1; };   // -1: any bundle
+struct DefaultStrategy { bool operator==(const DefaultStrategy&) const = default; };
+struct SpreadStrategy { bool operator==(const SpreadStrategy&) const = default; };
+struct NodeAffinity { NodeId node; bool soft = false; bool operator==(const NodeAffinity&) const = default; };
+struct BundleAffinity {
+  GroupId group;
+  int32_t bundle_index = -1;                            // -1: any bundle
+  bool operator==(const BundleAffinity&) const = default;
+};
 using Strategy = std::variant<DefaultStrategy, SpreadStrategy, NodeAffinity, BundleAffinity>;
 
 struct Demand {
@@ -69,6 +75,7 @@ struct Demand {
   Strategy strategy;
   std::vector<ObjectLocation> locality;                // where the big arguments are
   int32_t priority = 0;                                // higher first, within the job
+  bool operator==(const Demand&) const = default;
 };
 
 struct CodeFile {
@@ -361,7 +368,7 @@ struct TaskSpec {
   TaskId task;
   uint32_t attempt = 0;
   JobId job;
-  std::string function;          // wire name
+  SharedText function;           // wire name
   std::vector<Argument> arguments;
   uint32_t return_count = 1;
   WorkerAddress owner;           // of the returns
@@ -369,13 +376,13 @@ struct TaskSpec {
   ActorId actor;                 // actor calls; else nil
   uint64_t incarnation = 0;
   uint64_t sequence = 0;         // actor calls: order of this caller's calls in this incarnation, from 0
-  std::string name;              // for people
-  std::string code_id;           // the caller's package
+  SharedText name;               // for people
+  SharedText code_id;            // the caller's package
   std::string trace;             // W3C traceparent whose span is the caller's; empty: none
   bool split = false;            // each element of the result is a return of its own: `return_count` of them
   std::vector<std::string> retry_exceptions;   // exception types that TaskReply.retry is about; "*": every one
   uint32_t stream_ahead_max = 0; // above 0: its values go to the owner one by one, and so many may be unread
-  std::string concurrency_group; // actor calls: other than its method's; empty: that one
+  SharedText concurrency_group;  // actor calls: other than its method's; empty: that one
 };
 // A stored value lies in the object store of `location.node`.
 struct StoredValue { ObjectLocation location; std::vector<Reference> references; };

@@ -4,10 +4,9 @@
 #include <deque>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "runtime/base/id.h"
+#include "runtime/base/id_map.h"
 #include "runtime/wire/messages.h"
 
 namespace argosy::worker {
@@ -83,7 +82,7 @@ class ActorCallMachine {
   wire::ErrorInfo death_;
   std::deque<TaskId> sent_;                       // unanswered, oldest first: all of these are older than
   std::deque<TaskId> waiting_;                    // those whose turn has not come
-  std::unordered_map<TaskId, Call> calls_;
+  IdMap<TaskId, Call> calls_;
 };
 
 }  // namespace argosy::worker

@@ -41,7 +41,24 @@ absl::StatusOr<std::unique_ptr<wire::Listener>> ListenTcp(async::Loop& loop, con
 }  // namespace
 
 Cell::~Cell() {
-  if (std::shared_ptr<Core> core = core_.lock()) core->DropHandle(state_->id);
+  if (!counted_.load(std::memory_order_acquire)) return;
+  if (std::shared_ptr<Core> core = core_.lock()) core->DropHandle(id_);
+}
+
+void Cell::BeCounted() const {
+  static std::mutex mutex;
+  std::shared_ptr<Core> core = core_.lock();
+  std::shared_ptr<ObjectState> state = core ? core->StateOf(id_, *owner_) : std::make_shared<ObjectState>(id_, *owner_);
+  std::shared_ptr<const void> leans_on;
+  {
+    std::lock_guard lock(mutex);
+    if (counted_.load(std::memory_order_acquire)) return;
+    state_ = state;
+    leans_on = std::move(leans_on_);
+    counted_.store(true, std::memory_order_release);
+  }
+  // What it leant on goes after it has a count of its own.
+  if (core) core->AdoptLater(std::move(state), std::move(leans_on));
 }
 
 Core::Core(CoreOptions options) : options_(std::move(options)), references_(options_.worker) { lanes_.emplace_back(); }

@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "runtime/async/loop.h"
 #include "runtime/base/id.h"
+#include "runtime/base/id_map.h"
 #include "runtime/base/token.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/store/door.h"
@@ -46,14 +47,15 @@ struct ExecutionOutput;
 struct ExecutionInput {
   bool is_constructor = false;
   bool is_call = false;
-  std::string function;
+  SharedText function;
   std::vector<ValueBytes> arguments;
   bool split = false;                  // a result for each element of the returned tuple
   const std::vector<std::string>* retry_exceptions = nullptr;
   // Generators: sends one value to the owner, waits while there is no room. CANCELLED: stop, nobody wants more.
   std::function<absl::Status(OutgoingValue value)> emit;
-  // Calls: takes the result of one that was suspended. Any thread of the actor.
-  std::function<void(ExecutionOutput output)> finish;
+  // Calls: makes the function that takes the result of one that is suspended; any thread of the actor may call that one. Few calls are
+  // coroutines: it is not made for the others.
+  std::function<std::function<void(ExecutionOutput output)>()> make_finish;
 };
 struct ExecutionOutput {
   std::vector<OutgoingValue> results;
@@ -61,7 +63,7 @@ struct ExecutionOutput {
   // The actor ends itself after this call and those that run beside it, or also those that it has received.
   enum Exit { kNo, kAfterCalls, kAfterQueue } exit_actor = kNo;
   bool retry = false;                  // `error` is one of `retry_exceptions`
-  bool suspended = false;              // the result comes, or came, by `finish`
+  bool suspended = false;              // the result comes, or came, by `make_finish`
 };
 using Executor = std::function<ExecutionOutput(ExecutionInput&)>;
 
@@ -88,8 +90,8 @@ struct CoreOptions {
 };
 
 struct TaskRequest {
-  std::string function;
-  std::string readable;
+  SharedText function;
+  SharedText readable;
   wire::Demand demand;
   int max_retries = 3;
   absl::Duration deadline = absl::InfiniteDuration();   // to be placed
@@ -99,12 +101,12 @@ struct TaskRequest {
   std::shared_ptr<StreamState> stream; // generators
 };
 struct CallRequest {
-  std::string function;
-  std::string readable;
+  SharedText function;
+  SharedText readable;
   uint32_t returns = 1;
   bool split = false;
   std::shared_ptr<StreamState> stream;
-  std::string concurrency_group;
+  SharedText concurrency_group;
 };
 // The handles of what a task or call returns.
 using Returns = absl::InlinedVector<CellPtr, 1>;
@@ -154,6 +156,8 @@ class Core : public std::enable_shared_from_this<Core> {
   absl::Status KillActor(ActorId actor, bool no_restart, const std::string& reason);
   // One more handle of an object; `owner` as it was decoded beside the id.
   CellPtr MakeHandle(ObjectId object, const wire::WorkerAddress& owner);
+  // The same for a ref inside the value of an object, counted when it is first used; until then `leans_on` keeps that object, and so this one.
+  CellPtr MakeLeaningHandle(ObjectId object, std::shared_ptr<const wire::WorkerAddress> owner, std::shared_ptr<const void> leans_on);
 
   template <class Message>
   absl::StatusOr<typename Message::Reply> CallNode(Message message, absl::Time deadline = absl::InfiniteFuture()) {
@@ -216,6 +220,7 @@ class Core : public std::enable_shared_from_this<Core> {
     int64_t submitted_us = 0;                       // since the epoch
     bool reported = false;                          // that it waits
   };
+  struct ShapeDemand { wire::Demand demand; absl::Duration deadline; NodeId near; };
   struct LeaseRecord { wire::LeaseGrant grant; bool asking_fate = false; std::vector<std::pair<TaskId, uint32_t>> unanswered; };
   // Unanswered calls to one actor, and what happens when there are too many. Any thread.
   struct PendingCalls {
@@ -243,7 +248,7 @@ class Core : public std::enable_shared_from_this<Core> {
   };
   using AttemptKey = std::pair<TaskId, uint32_t>;
   struct AttemptHash {
-    size_t operator()(const AttemptKey& key) const { return key.first.Hash() * 31 + key.second; }
+    size_t operator()(const AttemptKey& key) const { return IdHash::Mix(key.first.Hash() + key.second); }
   };
 
   explicit Core(CoreOptions options);
@@ -273,6 +278,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<ObjectState> StateOf(ObjectId object, const wire::WorkerAddress& owner);
   std::shared_ptr<ObjectState> FindState(ObjectId object);
   CellPtr NewOwned(ObjectId object);
+  void AdoptLater(std::shared_ptr<ObjectState> state, std::shared_ptr<const void> keep_until_then = nullptr);
   // Without the count, which Adopt adds on the loop.
   CellPtr NewUncounted(ObjectId object, const wire::WorkerAddress& owner);
   void Adopt(const std::shared_ptr<ObjectState>& state);
@@ -300,7 +306,7 @@ class Core : public std::enable_shared_from_this<Core> {
   // With the values that are here put in place of their refs.
   std::vector<wire::Argument> FinalArguments(const std::vector<wire::Argument>& arguments);
   // Runs `ready` once every one of them is there; with the first error among them.
-  void WhenAllReady(const std::vector<std::shared_ptr<ObjectState>>& dependencies, std::function<void(const wire::ErrorInfo* error)> ready);
+  void WhenAllReady(const std::vector<std::shared_ptr<ObjectState>>& dependencies, UniqueFunction<void(const wire::ErrorInfo* error)> ready);
   void Apply(SubmitMachine::Effects effects);
   void RequestLease(const SubmitMachine::Request& request);
   void SendPush(LeaseId lease, TaskId task, uint32_t attempt);
@@ -399,24 +405,25 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unique_ptr<PeerPool> peers_;
   std::unordered_map<uint64_t, std::unique_ptr<async::Timer>> timers_;
   uint64_t next_timer_ = 0;
-  std::unordered_map<WorkerId, NodeId> nodes_of_workers_;
+  IdMap<WorkerId, NodeId> nodes_of_workers_;
   std::vector<std::weak_ptr<wire::Connection>> accepted_;
 
   std::mutex states_mutex_;
-  std::unordered_map<ObjectId, std::shared_ptr<ObjectState>> states_;   // under states_mutex_
+  IdMap<ObjectId, std::shared_ptr<ObjectState>> states_;   // under states_mutex_
   ReferenceMachine references_;
 
   std::atomic<int64_t> pending_tasks_ = 0;
   SubmitMachine submit_;
-  std::vector<wire::Demand> shape_demands_;
-  std::unordered_map<TaskId, std::shared_ptr<TaskRecord>> tasks_;
+  std::vector<ShapeDemand> shape_demands_;                              // by shape
+  SubmitMachine::ShapeId last_shape_ = 0;
+  IdMap<TaskId, std::shared_ptr<TaskRecord>> tasks_;
   std::unordered_map<LeaseId, LeaseRecord> leases_;
   std::unordered_map<uint64_t, std::string> lease_requests_;            // number -> id on the wire
   std::unique_ptr<async::Timer> tick_;
   absl::Time tick_at_ = absl::InfiniteFuture();
   std::mutex actors_mutex_;                                             // for the pending counters only
-  std::unordered_map<ActorId, std::unique_ptr<ActorRecord>> actors_;
-  std::unordered_map<ActorId, std::unique_ptr<PendingCalls>> pending_calls_;   // under actors_mutex_
+  IdMap<ActorId, std::unique_ptr<ActorRecord>> actors_;
+  IdMap<ActorId, std::unique_ptr<PendingCalls>> pending_calls_;   // under actors_mutex_
 
   mutable std::mutex queue_mutex_;
   std::deque<Lane> lanes_;                                              // the first is for what has no group; fixed once an actor runs
@@ -424,8 +431,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::atomic<int> unfinished_ = 0;                                     // started executions without a result
   std::atomic<bool> stopping_ = false;
   std::string stop_reason_;
-  std::unordered_map<AttemptKey, std::shared_ptr<Execution>, AttemptHash> executing_;
-  std::unordered_map<AttemptKey, std::string, AttemptHash> replies_;
+  absl::flat_hash_map<AttemptKey, std::shared_ptr<Execution>, AttemptHash> executing_;
+  absl::flat_hash_map<AttemptKey, std::string, AttemptHash> replies_;
   std::deque<AttemptKey> reply_order_;
   size_t reply_bytes_ = 0;
   std::unordered_map<WorkerId, CallerState> callers_;

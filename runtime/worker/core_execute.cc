@@ -25,6 +25,8 @@ thread_local Execution* current = nullptr;
 constexpr size_t kQueuedMax = 20'000;
 constexpr size_t kKeptRepliesMax = 2048;
 constexpr size_t kKeptReplyBytesMax = 32u << 20;
+// How long replies may wait for the ones behind them.
+constexpr int64_t kToldTogetherMicros = 100;
 // A task that runs longer gives the ones behind it back: they may find an idle worker.
 constexpr absl::Duration kLongRunning = absl::Milliseconds(20);
 
@@ -81,7 +83,7 @@ void Core::OnPush(wire::Call call) {
     std::string names;
     for (const Lane& lane : lanes_) names += lane.name.empty() ? "" : fmt::format(" \"{}\"", lane.name);
     execution->refusal = MakeError(ErrorInfo::kRuntime, fmt::format("the actor has no concurrency group \"{}\"; it has:{}",
-                                                                    spec.concurrency_group, names.empty() ? " none" : names));
+                                                                    spec.concurrency_group.str(), names.empty() ? " none" : names));
     execution->lane = &MainLane();
   }
   execution->kind = spec.actor.IsNil() ? Execution::kTask : Execution::kCall;
@@ -125,7 +127,7 @@ Lane* Core::LaneOf(const wire::TaskSpec& spec) {
   if (lane_of_method_.empty()) return &MainLane();
   auto it = lane_of_method_.find(spec.function);
   // A method of a base class is called by its name "of" the actor's class.
-  if (it == lane_of_method_.end()) it = lane_of_method_.find(spec.function.substr(0, spec.function.rfind(" of ")));
+  if (it == lane_of_method_.end()) it = lane_of_method_.find(spec.function.str().substr(0, spec.function.str().rfind(" of ")));
   return it == lane_of_method_.end() ? &MainLane() : it->second;
 }
 
@@ -343,11 +345,20 @@ void Core::Deliver(const std::shared_ptr<Execution>& execution, ExecutionOutput 
     NoteStop(*execution);
   }
   // The argument values and their handles are gone by now: what is still counted was kept.
-  role_.Do([this, execution, exit_actor, reply = std::move(reply), refs = std::move(refs)]() mutable {
+  auto finish = [this, execution, exit_actor, reply = std::move(reply), refs = std::move(refs)]() mutable {
     Finish(execution, std::move(reply), std::move(refs));
     leaving_ = std::max(leaving_, exit_actor);
     if (leaving_ != ExecutionOutput::kNo) LeaveWhenIdle();
-  });
+  };
+  // Of a burst of short ones several are told together. If the next one takes long, the standby tells.
+  thread_local int64_t told_us = 0;
+  int64_t started_us = execution->started_us.load(std::memory_order_relaxed);
+  if (execution->lane->waiting_count.load(std::memory_order_relaxed) > 0 && exit_actor == ExecutionOutput::kNo &&
+      started_us - told_us < kToldTogetherMicros) {
+    return role_.DoLater(std::move(finish));
+  }
+  told_us = started_us;
+  role_.Do(std::move(finish));
 }
 
 // Calls print under the name of their actor's class, which its constructor noted.
@@ -447,9 +458,11 @@ ExecutionOutput Core::Run(const std::shared_ptr<Execution>& execution) {
   input.function = spec.function;
   input.split = spec.split;
   if (input.is_call) {
-    input.finish = [this, execution](ExecutionOutput output) {
-      --unfinished_;
-      Deliver(execution, std::move(output));
+    input.make_finish = [this, &execution] {
+      return [this, execution](ExecutionOutput output) {
+        --unfinished_;
+        Deliver(execution, std::move(output));
+      };
     };
   }
   input.retry_exceptions = &spec.retry_exceptions;

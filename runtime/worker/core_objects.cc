@@ -41,9 +41,17 @@ void Core::Adopt(const std::shared_ptr<ObjectState>& state) {
 
 CellPtr Core::MakeHandle(ObjectId object, const wire::WorkerAddress& owner) {
   CellPtr cell = NewUncounted(object, owner);
-  // Whoever passes the handle on queues what needs the count after this.
-  role_.DoLater([this, state = cell->shared_state()] { Adopt(state); });
+  AdoptLater(cell->shared_state());
   return cell;
+}
+
+CellPtr Core::MakeLeaningHandle(ObjectId object, std::shared_ptr<const wire::WorkerAddress> owner, std::shared_ptr<const void> leans_on) {
+  return std::make_shared<Cell>(weak_from_this(), object, std::move(owner), std::move(leans_on));
+}
+
+void Core::AdoptLater(std::shared_ptr<ObjectState> state, std::shared_ptr<const void> keep_until_then) {
+  // Whoever passes the handle on queues what needs the count after this.
+  role_.DoLater([this, state = std::move(state), keep_until_then = std::move(keep_until_then)] { Adopt(state); });
 }
 
 CellPtr Core::NewOwned(ObjectId object) { return MakeHandle(object, address_); }

@@ -34,15 +34,15 @@ ErrorInfo FromStatus(const absl::Status& status) {
 }  // namespace
 
 void Core::WhenAllReady(const std::vector<std::shared_ptr<ObjectState>>& dependencies,
-                        std::function<void(const ErrorInfo* error)> ready) {
+                        UniqueFunction<void(const ErrorInfo* error)> ready) {
   if (dependencies.empty()) return ready(nullptr);
   auto missing = std::make_shared<size_t>(dependencies.size() + 1);
-  auto one_is_there = [missing, dependencies, ready = std::move(ready)] {
+  auto one_is_there = [missing, dependencies, ready = std::make_shared<UniqueFunction<void(const ErrorInfo*)>>(std::move(ready))] {
     if (--*missing > 0) return;
     for (const std::shared_ptr<ObjectState>& state : dependencies) {
-      if (state->status == ObjectState::kError) return ready(&state->error);
+      if (state->status == ObjectState::kError) return (*ready)(&state->error);
     }
-    ready(nullptr);
+    (*ready)(nullptr);
   };
   for (const std::shared_ptr<ObjectState>& state : dependencies) WhenReady(state, one_is_there);
   one_is_there();
@@ -126,19 +126,25 @@ absl::StatusOr<Returns> Core::SubmitTask(const TaskRequest& request, std::vector
 
 // Tasks of one shape share leases: those that ask for the same, and whose big arguments lie on the same node.
 SubmitMachine::ShapeId Core::ShapeOf(const TaskRecord& record) {
-  std::string key = Encode(record.demand) + Encode(absl::ToInt64Microseconds(record.deadline));
-  if (std::holds_alternative<wire::DefaultStrategy>(record.demand.strategy)) {
+  NodeId near;
+  if (!record.dependencies.empty() && std::holds_alternative<wire::DefaultStrategy>(record.demand.strategy)) {
     std::map<NodeId, uint64_t> bytes;
     for (const std::shared_ptr<ObjectState>& state : record.dependencies) {
       if (state->status != ObjectState::kStored) continue;
       for (const wire::ObjectLocation& location : state->locations) bytes[location.node] += location.size;
     }
     auto most = std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most != bytes.end() && most->second >= kLocalityBytesMin) key += most->first.Bytes();
+    if (most != bytes.end() && most->second >= kLocalityBytesMin) near = most->first;
   }
-  SubmitMachine::ShapeId shape = submit_.Shape(key);
-  if (shape == shape_demands_.size()) shape_demands_.push_back(record.demand);
-  return shape;
+  // Most tasks are of the shape of the one before.
+  if (last_shape_ < shape_demands_.size()) {
+    const ShapeDemand& last = shape_demands_[last_shape_];
+    if (last.near == near && last.deadline == record.deadline && last.demand == record.demand) return last_shape_;
+  }
+  std::string key = Encode(record.demand) + Encode(absl::ToInt64Microseconds(record.deadline)) + std::string(near.Bytes());
+  last_shape_ = submit_.Shape(key);
+  if (last_shape_ == shape_demands_.size()) shape_demands_.push_back({record.demand, record.deadline, near});
+  return last_shape_;
 }
 
 void Core::Begin(std::shared_ptr<TaskRecord> record) {
@@ -185,7 +191,7 @@ void Core::Apply(SubmitMachine::Effects effects) {
 void Core::RequestLease(const SubmitMachine::Request& request) {
   wire::RequestLease message;
   message.request_id = std::string(TaskId::Random().Bytes());
-  message.demand = shape_demands_[request.shape];
+  message.demand = shape_demands_[request.shape].demand;
   message.code = options_.code;
   if (std::optional<TaskId> task = submit_.WaitingTask(request.shape)) {
     SubmitMachine::Asked asked = *submit_.AskedOf(*task);

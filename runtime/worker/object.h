@@ -43,21 +43,40 @@ struct ObjectState {
   std::weak_ptr<const void> pin;
 };
 
-// What an ObjectRef points at: one counted handle. The count is the core's; the handle tells it when it goes.
+// What an ObjectRef points at: one counted handle. The count is the core's; the handle tells it when it goes. One that was decoded from
+// the value of an object leans on that object's handle, and is counted when it is first used: of the thousands of refs that a value may
+// hold most are not.
 class Cell {
  public:
-  Cell(std::weak_ptr<Core> core, std::shared_ptr<ObjectState> state) : core_(std::move(core)), state_(std::move(state)) {}
+  Cell(std::weak_ptr<Core> core, std::shared_ptr<ObjectState> state)
+      : id_(state->id), core_(std::move(core)), state_(std::move(state)), counted_(true) {}
+  Cell(std::weak_ptr<Core> core, ObjectId id, std::shared_ptr<const wire::WorkerAddress> owner, std::shared_ptr<const void> leans_on)
+      : id_(id), core_(std::move(core)), owner_(std::move(owner)), leans_on_(std::move(leans_on)), counted_(false) {}
   ~Cell();
   Cell(const Cell&) = delete;
   Cell& operator=(const Cell&) = delete;
 
-  ObjectState& state() const { return *state_; }
-  const std::shared_ptr<ObjectState>& shared_state() const { return state_; }
-  wire::Reference reference() const { return {state_->id, state_->owner}; }
+  ObjectId id() const { return id_; }
+  ObjectState& state() const { return *shared_state(); }
+  const std::shared_ptr<ObjectState>& shared_state() const {
+    if (!counted_.load(std::memory_order_acquire)) BeCounted();
+    return state_;
+  }
+  wire::Reference reference() const {
+    if (!counted_.load(std::memory_order_acquire)) BeCounted();
+    return {id_, state_->owner};
+  }
 
  private:
+  void BeCounted() const;
+
+  const ObjectId id_;
   std::weak_ptr<Core> core_;
-  std::shared_ptr<ObjectState> state_;
+  // Set once, before counted_.
+  mutable std::shared_ptr<ObjectState> state_;
+  mutable std::shared_ptr<const wire::WorkerAddress> owner_;
+  mutable std::shared_ptr<const void> leans_on_;
+  mutable std::atomic<bool> counted_;
 };
 using CellPtr = std::shared_ptr<Cell>;
 

@@ -21,7 +21,7 @@ void PeerPool::CloseAll() {
 
 bool PeerPool::SameHost(const wire::WorkerAddress& peer) const {
   // Socket names hold random ids: a file of that name is the peer's.
-  return peer.node == options_.node || (!peer.unix_path.empty() && ::access(peer.unix_path.c_str(), F_OK) == 0);
+  return peer.node == options_.node || (!peer.unix_path.empty() && ::access(peer.unix_path.str().c_str(), F_OK) == 0);
 }
 
 void PeerPool::ConnectAlone(const wire::WorkerAddress& peer, wire::Connected done) {

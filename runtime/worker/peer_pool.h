@@ -26,13 +26,12 @@ class PeerPool {
   PeerPool(async::Loop& loop, Options options) : loop_(loop), options_(std::move(options)) {}
   ~PeerPool();
 
-  template <class Message>
-  void Request(const wire::WorkerAddress& peer, const Message& message,
-               std::function<void(absl::StatusOr<typename Message::Reply>)> done) {
+  template <class Message, class Done>
+  void Request(const wire::WorkerAddress& peer, const Message& message, Done done) {
     if (wire::Connection* open = Find(peer.worker)) return open->Request(message, std::move(done));
-    With(peer, [message, done = std::move(done)](absl::StatusOr<wire::Connection*> connection) {
+    With(peer, [message, done = std::move(done)](absl::StatusOr<wire::Connection*> connection) mutable {
       if (!connection.ok()) return done(connection.status());
-      (*connection)->Request(message, done);
+      (*connection)->Request(message, std::move(done));
     });
   }
   template <class Message>
@@ -47,7 +46,7 @@ class PeerPool {
   void ConnectAlone(const wire::WorkerAddress& peer, wire::Connected done);
 
  private:
-  using Use = std::function<void(absl::StatusOr<wire::Connection*>)>;
+  using Use = UniqueFunction<void(absl::StatusOr<wire::Connection*>)>;
   struct Peer {
     std::shared_ptr<wire::Connection> connection;        // null while connecting
     std::vector<Use> waiting;

@@ -3,10 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
-#include "runtime/base/id.h"
+#include "runtime/base/id_map.h"
 #include "runtime/wire/messages.h"
 
 namespace argosy::worker {
@@ -90,7 +89,7 @@ class ReferenceMachine {
   void MaybeGone(ObjectId object, Effects& effects);
 
   WorkerId self_;
-  std::unordered_map<ObjectId, Entry> entries_;
+  IdMap<ObjectId, Entry> entries_;
 };
 
 }  // namespace argosy::worker

@@ -55,13 +55,16 @@ void LoopRole::Release() {
 
 void LoopRole::Drain() {
   while (has_operations_.load()) {
-    std::vector<std::function<void()>> batch;
+    // The two vectors take turns, so that neither gives its room up.
+    std::vector<UniqueFunction<void()>> batch = std::move(batch_);
     {
       std::lock_guard lock(operations_mutex_);
       batch.swap(operations_);
       has_operations_ = false;
     }
-    for (std::function<void()>& operation : batch) operation();
+    for (UniqueFunction<void()>& operation : batch) operation();
+    batch.clear();
+    batch_ = std::move(batch);
   }
 }
 
@@ -70,25 +73,32 @@ void LoopRole::DrainOnTheSpot() {
   if (hooks_.after_operation) hooks_.after_operation();
 }
 
-size_t LoopRole::Queue(std::function<void()> operation) {
+size_t LoopRole::Queue(UniqueFunction<void()> operation) {
   std::lock_guard lock(operations_mutex_);
   operations_.push_back(std::move(operation));
   has_operations_ = true;
   return operations_.size();
 }
 
-void LoopRole::Do(std::function<void()> operation) {
+void LoopRole::Do(UniqueFunction<void()> operation) {
   if (HeldByMe()) return operation();
-  bool first = Queue(std::move(operation)) == 1;
+  if (TryTake()) {
+    Drain();
+    operation();
+    if (hooks_.after_operation) hooks_.after_operation();
+    return Release();
+  }
+  if (Queue(std::move(operation)) > 1) return;
+  // The leader may have looked for the last time before the operation was there.
   if (TryTake()) {
     DrainOnTheSpot();
     Release();
-  } else if (first) {
+  } else {
     loop_.Post([this] { Drain(); });
   }
 }
 
-void LoopRole::DoLater(std::function<void()> operation) {
+void LoopRole::DoLater(UniqueFunction<void()> operation) {
   if (HeldByMe()) return operation();
   size_t queued = Queue(std::move(operation));
   if (queued > 1 && queued < kLaterMax) return;   // the first has told the leader

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/async/loop.h"
+#include "runtime/base/unique_function.h"
 
 namespace argosy::worker {
 
@@ -32,10 +33,10 @@ class LoopRole {
   bool HeldByMe() const;
 
   // Runs `operation` on the loop: here and now when the role is free, else soon by its leader. Operations of one thread keep their order.
-  void Do(std::function<void()> operation);
+  void Do(UniqueFunction<void()> operation);
 
   // The same, though not at once: with the next operation, by the next leader, or when the standby takes the role.
-  void DoLater(std::function<void()> operation);
+  void DoLater(UniqueFunction<void()> operation);
 
   // Until `done` or the deadline, leading or following. `done` reads atomics only, and becomes true by something that ran on the loop.
   // Must not be called on the loop. Returns done().
@@ -51,7 +52,7 @@ class LoopRole {
   void Release();
   void Lead(const std::function<bool()>& done, absl::Time deadline, bool standby);
   // How many wait then.
-  size_t Queue(std::function<void()> operation);
+  size_t Queue(UniqueFunction<void()> operation);
   void Drain();
   void DrainOnTheSpot();
   void RunStandby();
@@ -71,7 +72,8 @@ class LoopRole {
   std::atomic<int> waiting_ = 0;
 
   std::mutex operations_mutex_;
-  std::vector<std::function<void()>> operations_;
+  std::vector<UniqueFunction<void()>> operations_;
+  std::vector<UniqueFunction<void()>> batch_;   // being run; leader only
   std::atomic<bool> has_operations_ = false;
 
   std::thread standby_;

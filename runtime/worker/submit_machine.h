@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "runtime/base/id.h"
+#include "runtime/base/id_map.h"
 #include "runtime/wire/messages.h"
 
 namespace argosy::worker {
 
 struct SubmitLimits {
   int requests_max = 16;                                     // lease requests of one shape that wait at the same time
-  int pipeline_max = 16;                                     // tasks pushed to one worker
+  int pipeline_max = 128;                                    // tasks pushed to one worker
   absl::Duration pipeline_time = absl::Milliseconds(10);     // how much work may queue at a worker
   absl::Duration idle_max = absl::Milliseconds(50);          // a lease without work is returned after this
   absl::Duration retry_request_after = absl::Milliseconds(200);
@@ -128,7 +128,7 @@ class SubmitMachine {
   SubmitLimits limits_;
   std::map<std::string, ShapeId> shape_ids_;
   std::vector<ShapeState> shapes_;
-  std::unordered_map<TaskId, TaskState> tasks_;
+  IdMap<TaskId, TaskState> tasks_;
   std::unordered_map<LeaseId, LeaseState> leases_;
   std::unordered_map<uint64_t, ShapeId> requests_;
   uint64_t next_request_ = 1;

@@ -246,6 +246,41 @@ TEST_CASE("Refs: refs inside values and results keep their objects alive and can
   CHECK(argosy::Get(inner[3], 30s) == 3);
 }
 
+TEST_CASE("Refs: one of the many in a value outlives the value, unused until then or not") {
+  using Ints = std::vector<argosy::ObjectRef<int>>;
+  argosy::ObjectRef<Ints> outer = argosy::Task<MakeRefs>().Submit(2000);
+  argosy::ObjectRef<int> unused, read_by_two, passed, put_again;
+  {
+    Ints inner = argosy::Get(outer, 30s);
+    REQUIRE(inner.size() == 2000);
+    unused = inner[1999];
+    read_by_two = inner[7];
+    passed = inner[30];
+    put_again = inner[5];
+  }
+  outer = {};
+  std::thread other([&] { CHECK(argosy::Get(read_by_two, 30s) == 7); });
+  CHECK(argosy::Get(read_by_two, 30s) == 7);
+  other.join();
+  CHECK(argosy::Get(argosy::Task<Square>().Submit(passed), 30s) == 900);
+  passed = {};
+  argosy::ObjectRef<Ints> again = argosy::Put(Ints{put_again});
+  put_again = {};
+  Ints inner_again = argosy::Get(again, 30s);
+  again = {};
+  CHECK(argosy::Get(argosy::Task<SumOfRefs>().Submit(inner_again), 30s) == 5);
+  CHECK(argosy::Get(unused, 30s) == 1999);
+}
+
+TEST_CASE("Refs: those in a value of many bytes do not keep it") {
+  std::pair<argosy::ObjectRef<int>, std::string> value(argosy::Put(11), std::string(5 << 20, 'x'));
+  auto outer = argosy::Put(value);
+  argosy::ObjectRef<int> kept = argosy::Get(outer).first;
+  value.first = {};
+  outer = {};
+  CHECK(argosy::Get(kept, 30s) == 11);
+}
+
 TEST_CASE("Actor: state, order and a result as an argument") {
   argosy::Actor<Counter> counter = argosy::Spawn<Counter>({.name = "counter"}, 10);
   CHECK(argosy::Get(counter.Call<&Counter::Add>(argosy::Task<Square>().Submit(3)), 30s) == 19);

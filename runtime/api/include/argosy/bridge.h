@@ -16,6 +16,7 @@
 #include "argosy/error.h"
 #include "argosy/options.h"
 #include "runtime/base/codec.h"
+#include "runtime/base/shared_text.h"
 
 namespace argosy::worker {
 class Cell;
@@ -40,6 +41,7 @@ struct ValueView {
   std::string_view body;
   std::vector<Buffer> buffers;
   std::shared_ptr<const void> owner;
+  std::shared_ptr<const void> keeps_refs;    // see Decoder
 };
 
 // One argument: a ref to be resolved before the call, or a value.
@@ -56,9 +58,10 @@ struct Invocation {
   std::function<void(EncodedValue)> emit;    // generators: hands one value on; throws CancelledError when nobody wants more
   std::vector<EncodedValue> results;
   std::shared_ptr<void> created;             // constructors
-  // Coroutines: takes the result when it is there, which `encode` makes or throws. Empty where one has to wait on its thread.
-  std::function<void(std::function<EncodedValue()> encode)> finish;
-  bool suspended = false;                    // the result comes, or came, by `finish`
+  // Coroutines: makes what takes the result when it is there, which `encode` makes or throws. Empty where one has to wait on its thread.
+  using Finish = std::function<void(std::function<EncodedValue()> encode)>;
+  std::function<Finish()> make_finish;
+  bool suspended = false;                    // the result comes, or came, by what make_finish made
 };
 
 // In a coroutine of an actor, which may wait without its thread.
@@ -75,8 +78,8 @@ using Invoke = void (*)(Invocation&);
 
 // A function that workers can run, in one list of the process, made before main.
 struct FunctionEntry {
-  std::string name;                          // on the wire
-  std::string readable;                      // for people
+  SharedText name;                           // on the wire
+  SharedText readable;                       // for people
   Invoke invoke = nullptr;
   std::source_location place;
   bool named = false;                        // by Name<F>
@@ -157,6 +160,7 @@ T DecodeValue(const ValueView& view, std::string_view what, std::vector<Buffer>*
   Decoder decoder(view.body);
   decoder.buffers = view.buffers;
   decoder.ref_context = RefContext();
+  decoder.keeps_refs = view.keeps_refs;
   T value{};
   decoder.Read(value);
   if (!decoder.reader.ok()) throw RuntimeError(fmt::format("{}: {}", what, Message(decoder.reader.status())));

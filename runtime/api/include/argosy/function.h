@@ -157,14 +157,14 @@ void InvokeAsync(Invocation& invocation, Call& call, std::tuple<P...>*) {
   running->views = std::move(invocation.arguments);
   running->values = DecodeArguments<P...>(running->views, &running->keep);
   running->coroutine = std::apply([&](auto&... value) { return call(static_cast<P&&>(value)...); }, running->values);
-  if (!invocation.finish) {
+  if (!invocation.make_finish) {
     running->coroutine.Start([] {});   // nothing in it suspends: it is done now
     invocation.results.push_back(TakeResult(running->coroutine));
     return;
   }
   invocation.suspended = true;
   Running* raw = running.get();
-  raw->coroutine.Start([running = std::move(running), finish = invocation.finish]() mutable {
+  raw->coroutine.Start([running = std::move(running), finish = invocation.make_finish()]() mutable {
     // The result is made while the arguments are there; they are gone before it is handed on, so that refs that they held are not counted.
     std::exception_ptr thrown;
     EncodedValue value;
@@ -237,8 +237,9 @@ struct Registered {
   static FunctionEntry& Entry() {
     static FunctionEntry entry = [] {
       FunctionEntry made;
-      made.name = fmt::format("{} : {}", ValueName<F>(), TypeName<decltype(F)>());
-      if constexpr (!std::is_same_v<Object, typename Signature<decltype(F)>::Class>) made.name += fmt::format(" of {}", TypeName<Object>());
+      std::string name = fmt::format("{} : {}", ValueName<F>(), TypeName<decltype(F)>());
+      if constexpr (!std::is_same_v<Object, typename Signature<decltype(F)>::Class>) name += fmt::format(" of {}", TypeName<Object>());
+      made.name = std::move(name);
       made.readable = std::string(ValueName<F>());
       made.invoke = &InvokeFunction<F, Object>;
       return made;
