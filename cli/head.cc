@@ -21,7 +21,7 @@
 namespace argosy::cli {
 namespace {
 
-struct HeadFlags {
+struct HeadCommand {
   std::string session_dir;
   std::string node_ip = "127.0.0.1";
   std::string bind_ip;
@@ -34,7 +34,7 @@ struct HeadFlags {
   int until_eof_fd = -1;
 };
 
-absl::Status RunHead(const HeadFlags& flags) {
+absl::Status RunHead(const HeadCommand& flags) {
   ARGOSY_ASSIGN_OR_RETURN(ResolvedToken token, ResolveToken(flags.token));
   ARGOSY_ASSIGN_OR_RETURN(UniqueFd signals, CatchSignals());
   std::string session = flags.session_dir;
@@ -76,7 +76,7 @@ absl::Status RunHead(const HeadFlags& flags) {
 }  // namespace
 
 void RegisterHead(CLI::App& app) {
-  auto flags = std::make_shared<HeadFlags>();
+  auto flags = std::make_shared<HeadCommand>();
   CLI::App* command = app.add_subcommand("head", "Run a head in the foreground (start --head runs one in the background)");
   command->add_option("--session-dir", flags->session_dir, "Session folder; a head started on an old one goes on from its journal");
   command->add_option("--node-ip", flags->node_ip, "Address to listen on and to be joined at")->capture_default_str();

@@ -136,7 +136,7 @@ build_targets() {
   while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   step "build: $what"
-  quietly "configure" cmake -S "$ARGOSY_ROOT" -B "$BUILD_DIR" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  quietly "configure" cmake -S "$ARGOSY_ROOT" -B "$BUILD_DIR" -G Ninja -DCMAKE_BUILD_TYPE=Release -DARGOSY_UNITY=ON \
     -DARGOSY_TORCH_PYTHON="$VENV/bin/python" "${options[@]}"
   quietly "compile" env NINJA_STATUS='[%f/%t] ' cmake --build "$BUILD_DIR" -j "$(build_jobs)" --target "$@"
   step_done

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dashboard/server/access.h"
+#include "dashboard/server/event.h"
 #include "dashboard/server/log_tail.h"
 #include "spdlog/spdlog.h"
 
@@ -16,7 +17,6 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 namespace {
 
-constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kUploadPiece = 256 << 10;
 constexpr uint64_t kDrainMax = 1ull << 30;   // of a body that is refused: clients read the answer only after sending it all
 

@@ -8,6 +8,9 @@
 
 namespace argosy::dashboard {
 
+// co_await gives [error, ...] instead of throwing.
+inline constexpr auto kNoThrow = boost::asio::as_tuple(boost::asio::use_awaitable);
+
 // Something that one coroutine waits for and another, or a posted function, announces.
 //
 // Thread:   the loop.
@@ -24,7 +27,7 @@ class Event {
   boost::asio::awaitable<void> Wait() {
     while (!set_) {
       timer_.expires_at(boost::asio::steady_timer::time_point::max());
-      co_await timer_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
+      co_await timer_.async_wait(kNoThrow);
     }
     set_ = false;
   }

@@ -5,6 +5,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/websocket.hpp>
 
+#include "dashboard/server/event.h"
 #include "dashboard/server/utf8.h"
 #include "spdlog/spdlog.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 constexpr size_t kFrameMax = 64 << 10;   // clients refuse frames above 4 MiB
 constexpr size_t kClientMessageMax = 4 << 10;
-constexpr auto kNoThrow = asio::as_tuple(asio::use_awaitable);
 
 using Socket = websocket::stream<beast::tcp_stream&>;
 

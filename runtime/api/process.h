@@ -38,4 +38,6 @@ struct ExitActor { bool after_queue = false; };
 
 absl::Time DeadlineOf(Timeout timeout);
 
+inline worker::OutgoingValue Outgoing(EncodedValue value) { return {std::move(value.body), std::move(value.buffers), std::move(value.refs)}; }
+
 }  // namespace argosy::internal

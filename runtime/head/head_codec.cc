@@ -4,16 +4,12 @@
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/codec.h"
+#include "runtime/base/overloaded.h"
 
 namespace argosy::head {
 namespace {
 
 constexpr size_t kTextMax = 4096;
-
-template <class... F>
-struct Overloaded : F... { using F::operator()...; };
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 template <class Map>
 auto ToStdMap(const Map& map) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/codec.h"
+#include "runtime/base/overloaded.h"
 #include "runtime/base/status.h"
 #include "runtime/head/head_core.h"
 #include "spdlog/spdlog.h"
@@ -12,11 +13,6 @@ namespace {
 
 constexpr int kTailLines = 10;
 constexpr uint64_t kTailBytes = 20'000;
-
-template <class... F>
-struct Overloaded : F... { using F::operator()...; };
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 // The letters that cannot be mistaken for each other, as clients expect them in generated ids.
 std::string GeneratedName() {

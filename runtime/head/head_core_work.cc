@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/codec.h"
+#include "runtime/base/overloaded.h"
 #include "runtime/base/status.h"
 #include "runtime/head/head_core.h"
 #include "spdlog/spdlog.h"
@@ -13,11 +14,6 @@ namespace {
 // After a node refused, its own report of what is free is on the way (at most 20 ms behind).
 constexpr absl::Duration kRefusedDelay = absl::Milliseconds(25);
 constexpr absl::Duration kRefusedDelayMax = absl::Seconds(1);
-
-template <class... F>
-struct Overloaded : F... { using F::operator()...; };
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 std::string Key(ActorId actor) { return std::string(actor.Bytes()); }
 

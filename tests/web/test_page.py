@@ -3,7 +3,9 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
+import sys
 
 HERE = pathlib.Path(__file__).parent
 
@@ -13,7 +15,9 @@ def test_a_job_appears_and_its_log_scrolls_while_it_runs(cluster, tmp_path):
     submitted = cluster.argosy("job", "submit", "--no-wait", "--submission-id", "web_scroll", "--", "bash", "-c", script)
     assert submitted.returncode == 0, submitted.stderr
     screenshots = os.environ.get("ARGOSY_SCREENSHOTS", str(tmp_path))
-    result = subprocess.run(["node", HERE / "page.mjs", cluster.dashboard, cluster.token, "web_scroll", "the very end", screenshots],
+    # The set-up brings Node.js into the virtual environment where the system has none.
+    node = shutil.which("node", path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]))
+    result = subprocess.run([node, HERE / "page.mjs", cluster.dashboard, cluster.token, "web_scroll", "the very end", screenshots],
                             capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     seen = json.loads(result.stdout.splitlines()[-1])

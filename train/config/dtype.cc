@@ -6,14 +6,14 @@
 namespace argosy::train {
 namespace {
 
-struct Row {
+struct DtypeName {
   DType dtype;
   int64_t size;
   std::string_view safetensors;
   std::string_view torch;
 };
 
-constexpr std::array<Row, 17> kRows = {{
+constexpr std::array<DtypeName, 17> kDtypeNames = {{
     {DType::kBool, 1, "BOOL", "bool"},
     {DType::kU8, 1, "U8", "uint8"},
     {DType::kI8, 1, "I8", "int8"},
@@ -33,7 +33,7 @@ constexpr std::array<Row, 17> kRows = {{
     {DType::kU64, 8, "U64", "uint64"},
 }};
 
-constexpr const Row& RowOf(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
+constexpr const DtypeName& RowOf(DType dtype) { return kDtypeNames[static_cast<size_t>(dtype)]; }
 
 }  // namespace
 
@@ -42,7 +42,7 @@ std::string_view SafetensorsName(DType dtype) { return RowOf(dtype).safetensors;
 std::string_view TorchName(DType dtype) { return RowOf(dtype).torch; }
 
 std::optional<DType> DTypeFromSafetensorsName(std::string_view name) {
-  for (const Row& row : kRows) {
+  for (const DtypeName& row : kDtypeNames) {
     if (row.safetensors == name) return row.dtype;
   }
   return std::nullopt;
@@ -51,7 +51,7 @@ std::optional<DType> DTypeFromSafetensorsName(std::string_view name) {
 std::optional<DType> DTypeFromTorchName(std::string_view name) {
   // Very old files say "torch.float16".
   if (name.starts_with("torch.")) name.remove_prefix(6);
-  for (const Row& row : kRows) {
+  for (const DtypeName& row : kDtypeNames) {
     if (row.torch == name) return row.dtype;
   }
   return std::nullopt;

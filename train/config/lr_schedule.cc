@@ -11,11 +11,11 @@
 namespace argosy::train {
 namespace {
 
-struct Row {
+struct ScheduleName {
   LrScheduleType type;
   std::string_view name;
 };
-constexpr std::array<Row, 7> kRows = {{
+constexpr std::array<ScheduleName, 7> kScheduleNames = {{
     {LrScheduleType::kLinear, "linear"},
     {LrScheduleType::kCosine, "cosine"},
     {LrScheduleType::kConstant, "constant"},
@@ -82,14 +82,14 @@ double DeepSpeedRate(const LrScheduleConfig& config, int64_t step) {
 }  // namespace
 
 absl::StatusOr<LrScheduleType> LrScheduleTypeFromName(std::string_view name) {
-  for (const Row& row : kRows) {
+  for (const ScheduleName& row : kScheduleNames) {
     if (EqualIgnoringCase(row.name, name)) return row.type;
   }
   return InvalidArgument("learning-rate schedule \"{}\" is not known: accepted are linear, cosine, constant, recipe, WarmupLR, "
                          "WarmupDecayLR, WarmupCosineLR", name);
 }
 
-std::string_view LrScheduleName(LrScheduleType type) { return kRows[static_cast<size_t>(type)].name; }
+std::string_view LrScheduleName(LrScheduleType type) { return kScheduleNames[static_cast<size_t>(type)].name; }
 
 absl::Status CheckLrSchedule(const LrScheduleConfig& config) {
   if (!(config.lr >= 0.0) || !std::isfinite(config.lr)) return InvalidArgument("the learning rate is {}: it must be 0 or more", config.lr);
