@@ -63,14 +63,19 @@ TEST_CASE("SubmitMachine: one request for each waiting task, a push for each gra
 }
 
 TEST_CASE("SubmitMachine: short tasks are pushed in a pipeline, long ones one by one") {
-  Fixture f;
-  for (uint64_t n = 1; n <= 40; ++n) f.Submit(n);
-  auto effects = f.Take();
-  f.machine.Granted(effects.requests[0].request, L(1), f.now, f.effects);
-  CHECK(f.Take().pushes.size() == 1);   // nothing is known yet
-  f.now += absl::Microseconds(100);
-  f.machine.Finished(L(1), T(1), f.now, f.effects);
-  CHECK(f.Take().pushes.size() == 16);
+  auto pushed_after_one_of = [](absl::Duration time) {
+    Fixture f;
+    for (uint64_t n = 1; n <= 300; ++n) f.Submit(n);
+    auto effects = f.Take();
+    f.machine.Granted(effects.requests[0].request, L(1), f.now, f.effects);
+    CHECK(f.Take().pushes.size() == 1);   // nothing is known yet
+    f.now += time;
+    f.machine.Finished(L(1), T(1), f.now, f.effects);
+    return f.Take().pushes.size();
+  };
+  CHECK(pushed_after_one_of(absl::Microseconds(10)) == 128);
+  CHECK(pushed_after_one_of(absl::Microseconds(200)) == 50);   // of 10 ms
+  CHECK(pushed_after_one_of(absl::Milliseconds(20)) == 1);
 }
 
 TEST_CASE("SubmitMachine: a lease that others wait for goes back as soon as it has no work, and no sooner") {
