@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -203,6 +204,7 @@ class Resolver {
 
   void ResolvePrecision() {
     if (GivenAs<bool>("fp16.enabled").value_or(false)) {
+      if (GivenAs<bool>("bf16.enabled").value_or(false)) Error("\"fp16\" and \"bf16\" cannot both be enabled: keep \"bf16\"");
       Row("fp16.enabled", "true", "file", "training in fp16 is not supported", ValueUse::kRefused);
       Error("\"fp16\": {{\"enabled\": true}} is refused: training in fp16 needs loss scaling and loses small gradients; set it to false and "
             "\"bf16\": {{\"enabled\": true}}, or train in fp32 with --mx no");
@@ -244,7 +246,14 @@ class Resolver {
     }
     if (std::optional<bool> old = GivenAs<bool>("zero_optimization.cpu_offload_param")) {
       Warn("\"zero_optimization.cpu_offload_param\" is an old name of \"offload_param\": {{\"device\": \"cpu\"}}");
-      if (*old) given_["zero_optimization.offload_param.device"] = "cpu";
+      if (given_.contains("zero_optimization.offload_param.device")) {
+        Error("\"cpu_offload_param\" and \"offload_param\" are two names of the same setting: give one of them");
+      } else if (*old) {
+        given_["zero_optimization.offload_param.device"] = "cpu";
+      }
+    }
+    if (GivenAs<int64_t>("zero_optimization.allgather_bucket_size").value_or(0) % 2 != 0) {
+      Error("\"zero_optimization.allgather_bucket_size\" is {}: it must be even", GivenAs<int64_t>("zero_optimization.allgather_bucket_size").value_or(0));
     }
     ResolveOffload();
   }
@@ -265,9 +274,17 @@ class Resolver {
       Row(kDevice, file, IsAuto(kDevice) ? "auto" : "file", std::string(FindDeepSpeedKey(kDevice)->note), ValueUse::kIgnored);
     }
 
+    const int stage = Settings().zero_stage;
+    if (file == "cpu" && stage == 0) Error("\"{}\" is \"cpu\" in stage 0, which has no sharded optimizer state: set \"zero_optimization.stage\" to 1, 2 or 3", kDevice);
+    if (std::optional<double> ratio = GivenAs<double>("zero_optimization.offload_optimizer.ratio")) {
+      if (!(*ratio >= 0 && *ratio <= 1)) Error("\"zero_optimization.offload_optimizer.ratio\" is {}: it must be from 0 to 1", *ratio);
+      else if (*ratio < 1 && stage != 3) Error("\"zero_optimization.offload_optimizer.ratio\" is {} in stage {}: only stage 3 offloads a part", *ratio, stage);
+    }
+
     constexpr std::string_view kParam = "zero_optimization.offload_param.device";
     if (std::optional<std::string> param = GivenAs<std::string>(kParam)) {
       if (*param == "cpu" || *param == "nvme") {
+        if (stage != 3) Error("\"{}\" is \"{}\" in stage {}: only stage 3 has parameters to offload", kParam, *param, stage);
         Row(kParam, *param, "file", "parameter shards stay on the device", ValueUse::kIgnored);
         Warn("\"{}\" is \"{}\": parameter shards stay on the device, which needs 2 bytes a parameter divided by the ranks there", kParam, *param);
       } else if (*param != "none") {
@@ -452,10 +469,34 @@ class Resolver {
       Row("gradient_allreduce_op", op, "file", "set it to \"mean\"", ValueUse::kRefused);
       Error("\"gradient_allreduce_op\" is \"{}\": the loss is the mean over all target tokens of a step, so only \"mean\" is accepted", op);
     }
+    if (!GivenAs<bool>("managed_gradient_accumulation").value_or(true)) {
+      Row("managed_gradient_accumulation", "false", "file", "set it to true", ValueUse::kRefused);
+      Error("\"managed_gradient_accumulation\" is false: the run itself decides when an optimizer step is due; set it to true");
+    }
+    CheckNames("communication_data_type", {"fp16", "bf16", "fp32"});
+    if (const json* checkpoint = Given("checkpoint"); checkpoint != nullptr && checkpoint->is_object() && checkpoint->contains("tag_validation")) {
+      const json& value = (*checkpoint)["tag_validation"];
+      const std::string lower = value.is_string() ? absl::AsciiStrToLower(value.get<std::string>()) : "";
+      if (lower != "ignore" && lower != "warn" && lower != "fail") {
+        Error("\"checkpoint.tag_validation\" is {}: it must be \"Ignore\", \"Warn\" or \"Fail\"", Shown(value));
+      }
+    }
+    if (const json* types = Given("data_types"); types != nullptr && types->is_object() && types->contains("grad_accum_dtype")) {
+      const json& value = (*types)["grad_accum_dtype"];
+      if (!value.is_null() && value != "fp32" && value != "fp16" && value != "bf16") {
+        Error("\"data_types.grad_accum_dtype\" is {}: it must be \"fp32\", \"fp16\" or \"bf16\"", Shown(value));
+      }
+    }
     if (int64_t size = GivenAs<int64_t>("sequence_parallel_size").value_or(1); size != 1) {
       Row("sequence_parallel_size", Text(size), "file", "set it to 1", ValueUse::kRefused);
       Error("\"sequence_parallel_size\" is {}: sequences are not split over ranks; set it to 1", size);
     }
+  }
+
+  void CheckNames(std::string_view path, std::initializer_list<std::string_view> accepted) {
+    std::optional<std::string> name = GivenAs<std::string>(path);
+    if (!name || std::find(accepted.begin(), accepted.end(), *name) != accepted.end()) return;
+    Error("\"{}\" is \"{}\": accepted are {}", path, *name, fmt::join(accepted, ", "));
   }
 
   // "auto" sizes as transformers resolves them, for the table.

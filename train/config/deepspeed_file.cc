@@ -74,6 +74,11 @@ json ParseFile(std::string_view text, std::vector<std::string>& errors) {
     errors.push_back(fmt::format("it is not valid JSON at {}: {}", PlaceInText(plain, error.byte),
                                  detail == std::string::npos ? what : what.substr(detail)));
     return json::object();
+  } catch (const json::exception& error) {   // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+    const std::string what = error.what();
+    const size_t detail = what.find("] ");
+    errors.push_back(fmt::format("it cannot be read: {}", detail == std::string::npos ? what : what.substr(detail + 2)));
+    return json::object();
   }
   if (!file.is_object()) {
     errors.push_back("it must be a JSON object: { \"zero_optimization\": { ... }, ... }");

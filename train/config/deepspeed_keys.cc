@@ -132,7 +132,7 @@ constexpr DeepSpeedKey kKeys[] = {
     {"zero_optimization.leaf_module", kAny, kIgnored, "the units of the schedule are the layers"},
     {"zero_optimization.zenflow", kAny, kIgnored, "every step updates every parameter"},
 
-    {"managed_gradient_accumulation", kBool, kIgnored, kAlways},
+    {"managed_gradient_accumulation", kBool, kHonoured, ""},
     {"gradient_allreduce_op", kText, kHonoured, ""},
     {"prescale_gradients", kBool, kIgnored, "gradients are summed in fp32, which needs no scaling"},
     {"gradient_predivide_factor", kNumber, kIgnored, "gradients are summed in fp32, which needs no scaling"},

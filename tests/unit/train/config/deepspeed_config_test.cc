@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "nlohmann/json.hpp"
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
 #include "tests/unit/train/config/text.h"
+#include "train/config/deepspeed_keys.h"
 
 namespace argosy::train {
 namespace {
@@ -277,6 +280,7 @@ TEST_CASE("DeepSpeed: comments and trailing commas are accepted, broken JSON say
   CHECK(Good("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"betas\": [0.9, 0.95,],}}, }").adam_beta2 == 0.95);
   CHECK(Has(Errors("{\n  \"train_batch_size\": 8\n  \"steps_per_print\": 5\n}"), "line 3"));
   CHECK(Has(Errors("[1]"), "object"));
+  CHECK(Has(Errors(R"({"gradient_clipping": 1e999})"), "1e999"));
   CHECK(Has(Errors(R"({"train_batch_size": 8, "train_batch_size": 9})"), "given twice"));
   SettingsReport report = ValidateDeepSpeedConfig(R"({"train_batch_size": -1, "gradient_clipping": -1, "zero_optimization": {"stage": 7}})", {});
   CHECK(report.errors.size() == 3);
@@ -295,6 +299,109 @@ TEST_CASE("DeepSpeed: what would change results is refused, what would not is li
   CHECK(Find(report, "tensorboard")->use == ValueUse::kIgnored);
   CHECK(Has(Joined(report.warnings), "offload_param"));
   CHECK(Has(report.ToText(), "Ignored"));
+}
+
+TEST_CASE("DeepSpeed: every scheduler's rates are those that DeepSpeed's own classes give") {
+  const nlohmann::json reference = nlohmann::json::parse(ReadFile("tests/parity/deepspeed.json").value());
+  REQUIRE(reference["schedules"].size() == 12);
+  for (const nlohmann::json& schedule : reference["schedules"]) {
+    nlohmann::json file{{"optimizer", {{"type", "AdamW"}, {"params", {{"lr", schedule["lr"]}}}}},
+                        {"scheduler", {{"type", schedule["type"]}, {"params", schedule["params"]}}}};
+    INFO(file.dump());
+    LrScheduleConfig made = Good(file.dump(), {.total_steps = 32}).schedule;
+    for (size_t step = 0; step < schedule["rates"].size(); ++step) {
+      INFO("step " << step);
+      CHECK(LearningRate(made, static_cast<int64_t>(step)) == Approx(schedule["rates"][step].get<double>()).epsilon(1e-12).margin(1e-18));
+    }
+  }
+}
+
+TEST_CASE("DeepSpeed: what only some stages have is refused in the others") {
+  for (int stage = 0; stage < 4; ++stage) {
+    INFO("stage " << stage);
+    std::string zero = fmt::format("{{\"zero_optimization\": {{\"stage\": {}, ", stage);
+    CHECK(ValidateDeepSpeedConfig(zero + R"("offload_optimizer": {"device": "cpu"}}})", {}).ok() == (stage > 0));
+    CHECK(ValidateDeepSpeedConfig(zero + R"("offload_optimizer": {"device": "none"}}})", {}).ok());
+    CHECK(ValidateDeepSpeedConfig(zero + R"("offload_param": {"device": "cpu"}}})", {}).ok() == (stage == 3));
+    CHECK(ValidateDeepSpeedConfig(zero + R"("offload_optimizer": {"device": "cpu", "ratio": 0.5}}})", {}).ok() == (stage == 3));
+  }
+  CHECK(Has(Errors(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"), "in stage 2: only stage 3"));
+  CHECK(Has(Errors(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 2}}})"), "from 0 to 1"));
+  CHECK(Has(Errors(R"({"zero_optimization": {"stage": 3, "allgather_bucket_size": 7}})"), "even"));
+  CHECK(Has(Errors(R"({"zero_optimization": {"stage": 3, "cpu_offload_param": true, "offload_param": {"device": "cpu"}}})"), "two names"));
+}
+
+TEST_CASE("DeepSpeed: values outside a key's few names are refused with the names") {
+  CHECK(Has(Errors(R"({"communication_data_type": "int8"})"), "fp16, bf16, fp32"));
+  CHECK(Has(Errors(R"({"checkpoint": {"tag_validation": "maybe"}})"), "\"Warn\""));
+  CHECK(Good(R"({"checkpoint": {"tag_validation": "WARN"}, "communication_data_type": "bf16"})").zero_stage == 0);
+  CHECK(Has(Errors(R"({"data_types": {"grad_accum_dtype": "fp64"}})"), "fp32"));
+  CHECK(Has(Errors(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"), "cannot both be enabled"));
+  CHECK(Has(Errors(R"({"managed_gradient_accumulation": false})"), "set it to true"));
+  CHECK(Has(Errors(R"({"sequence_parallel_size": 2})"), "sequence_parallel_size"));
+  for (const char* optimizer : {"Adagrad", "Lamb", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD", "Lion", "Muon", "SGD"}) {
+    CHECK(Has(Errors(fmt::format("{{\"optimizer\": {{\"type\": \"{}\"}}}}", optimizer)), "accepted are \"AdamW\""));
+  }
+  for (const char* schedule : {"LRRangeTest", "OneCycle", "StepLR"}) {
+    CHECK(Has(Errors(fmt::format("{{\"scheduler\": {{\"type\": \"{}\"}}}}", schedule)), "accepted are WarmupLR"));
+  }
+  for (const char* section : {"torch_autocast", "amp", "elasticity", "autotuning", "curriculum_learning", "data_efficiency", "progressive_layer_drop",
+                              "compression_training", "weight_quantization", "sparse_attention", "tensor_parallel", "expert_parallel"}) {
+    INFO(section);
+    CHECK(Has(Errors(fmt::format("{{\"{}\": {{\"enabled\": true}}}}", section)), section));
+    CHECK(ValidateDeepSpeedConfig(fmt::format("{{\"{}\": {{\"enabled\": false}}}}", section), {}).ok());
+  }
+}
+
+TEST_CASE("DeepSpeed: auto is resolved as transformers does, and without a hidden size it stays") {
+  const char* sizes = R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+                          "stage3_param_persistence_threshold": "auto", "offload_optimizer": {"device": "none", "buffer_count": "auto"}},
+                          "gradient_clipping": "auto", "gradient_accumulation_steps": "auto", "train_micro_batch_size_per_gpu": "auto",
+                          "optimizer": {"type": "AdamW", "params": {"betas": "auto", "eps": "auto", "weight_decay": "auto"}}})";
+  SettingsContext context{.world_size = 4, .hidden_size = 1001};
+  context.flags.weight_decay = 0.25;
+  SettingsReport report = ValidateDeepSpeedConfig(sizes, context);
+  INFO(report.ToText());
+  REQUIRE(report.ok());
+  CHECK(Find(report, "zero_optimization.reduce_bucket_size")->value == "1002001");
+  CHECK(Find(report, "zero_optimization.stage3_prefetch_bucket_size")->value == "901800");
+  CHECK(Find(report, "zero_optimization.stage3_param_persistence_threshold")->value == "10010");
+  CHECK(report.settings.gradient_clipping == 1.0);
+  CHECK(report.settings.train_batch_size == 64);
+  CHECK(report.settings.weight_decay == 0.25);
+  CHECK((report.settings.adam_beta1 == 0.9 && report.settings.adam_beta2 == 0.999 && report.settings.adam_eps == 1e-8));
+  report = ValidateDeepSpeedConfig(sizes, {});
+  CHECK(Find(report, "zero_optimization.reduce_bucket_size")->value == "auto");
+}
+
+TEST_CASE("DeepSpeed: clipping is always listed, 0 turns it off; an unknown warm-up type is logarithmic with a warning") {
+  SettingsReport report = ValidateDeepSpeedConfig(R"({"train_batch_size": 8})", {});
+  REQUIRE(Find(report, "gradient_clipping") != nullptr);
+  CHECK(Find(report, "gradient_clipping")->value == "1");
+  CHECK(Find(report, "gradient_clipping")->source == "default");
+  CHECK(Good(R"({"gradient_clipping": 0.0})").gradient_clipping == 0.0);
+  const char* odd = R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "cubic"}}})";
+  CHECK(Has(Warnings(odd), "\"log\" is used"));
+  CHECK(Good(odd).schedule.log_warmup);
+}
+
+TEST_CASE("DeepSpeed: every alias names a known key, and every known key of the file's own is accepted with auto") {
+  for (const DeepSpeedAlias& alias : DeepSpeedAliases()) {
+    INFO(alias.path);
+    CHECK(FindDeepSpeedKey(alias.canonical) != nullptr);
+    CHECK(FindDeepSpeedKey(alias.path) == nullptr);
+  }
+  for (const DeepSpeedKey& key : DeepSpeedKeys()) {
+    nlohmann::json file = nlohmann::json::object();
+    nlohmann::json* at = &file;
+    std::string path(key.path);
+    for (size_t dot; (dot = path.find('.')) != std::string::npos; path.erase(0, dot + 1)) at = &(*at)[path.substr(0, dot)];
+    (*at)[path] = "auto";
+    SettingsReport report = ValidateDeepSpeedConfig(file.dump(), {});
+    INFO(file.dump() << report.ToText());
+    // A schedule's parameters without its type say nothing.
+    if (!key.path.starts_with("scheduler.params.") && key.path != "optimizer.type") CHECK(report.ok());
+  }
 }
 
 // Whatever the bytes, the parser answers.

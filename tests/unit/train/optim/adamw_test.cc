@@ -5,6 +5,8 @@
 #include <limits>
 #include <thread>
 
+#include "nlohmann/json.hpp"
+#include "runtime/base/file.h"
 #include "runtime/base/prng.h"
 #include "tests/support/catch.h"
 
@@ -162,6 +164,25 @@ TEST_CASE("AdamW: it is the formula, computed in double") {
     double p = before.p[i] * (1 - 2e-3 * 0.05);
     double update = 2e-3 * (m / (1 - std::pow(0.9, 7))) / (std::sqrt(v / (1 - std::pow(0.999, 7))) + 1e-8);
     REQUIRE(std::abs(a.p[i] - (p - update)) <= 1e-5 * std::abs(update) + 2e-7 * std::abs(p));
+  }
+}
+
+TEST_CASE("AdamW: seven steps are those of DeepSpeed's CPU Adam, to the rounding of fp32") {
+  const nlohmann::json reference = nlohmann::json::parse(ReadFile("tests/parity/deepspeed.json").value())["adam"];
+  auto p = reference["before"].get<std::vector<float>>();
+  std::vector<float> m(p.size()), v(p.size());
+  AdamWOptions options{.beta1 = reference["betas"][0], .beta2 = reference["betas"][1], .eps = reference["eps"]};
+  for (size_t step = 0; step < reference["lr"].size(); ++step) {
+    auto gradient = reference["gradients"][step].get<std::vector<float>>();
+    AdamWStepF32(p, {m, v, gradient}, ScalarsFor(options, static_cast<int64_t>(step) + 1, reference["lr"][step], reference["weight_decay"], 1.0));
+  }
+  for (size_t i = 0; i < p.size(); ++i) {
+    INFO("element " << i);
+    CHECK(p[i] == Approx(reference["after"][i].get<double>()).epsilon(1e-6).margin(1e-8));
+    CHECK(m[i] == Approx(reference["moment1"][i].get<double>()).epsilon(2e-6).margin(1e-7 * std::abs(p[i])));
+    CHECK(v[i] == Approx(reference["moment2"][i].get<double>()).epsilon(2e-6));
+    // The moves are larger than what is forgiven.
+    CHECK(std::abs(reference["after"][i].get<double>() - reference["before"][i].get<double>()) > 1e-4);
   }
 }
 
