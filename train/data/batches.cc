@@ -164,12 +164,12 @@ MicroBatch BuildMicroBatch(const SampleSet& samples, std::span<const Pack> packs
     int32_t segment = 0;
     for (int64_t sample : packs[row]) {
       std::span<const int32_t> ids = samples.Sample(sample);
-      int32_t loss_from = samples.loss_from[sample];
+      std::span<const uint8_t> is_target = samples.Targets(sample);
       for (size_t i = 0; i < ids.size(); ++i) {
         batch.input_ids[at + i] = ids[i];
         batch.positions[at + i] = static_cast<int32_t>(i);
         batch.segments[at + i] = segment;
-        if (i + 1 < ids.size() && static_cast<int32_t>(i) + 1 >= loss_from) batch.targets[at + i] = ids[i + 1];
+        if (i + 1 < ids.size() && is_target[i + 1] != 0) batch.targets[at + i] = ids[i + 1];
       }
       at += ids.size();
       batch.useful_tokens += static_cast<int64_t>(ids.size());

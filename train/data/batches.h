@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "train/data/rows.h"
+#include "train/data/samples.h"
 #include "train/tokenizer/tokenizer.h"
 
 namespace argosy::train {

@@ -213,6 +213,37 @@ absl::StatusOr<std::vector<QaRow>> ReadQaRows(const std::string& path) {
   return std::move(reader.rows);
 }
 
+absl::StatusOr<std::vector<std::string>> ReadTexts(const std::string& path) {
+  struct Reader : RowVisitor {
+    std::string path;
+    int64_t rows = 0;
+    std::vector<std::string> texts;
+    absl::Status Row(std::string_view text, size_t line) override {
+      std::string where = fmt::format("{}:{}: row {}", path, line, ++rows);
+      ARGOSY_ASSIGN_OR_RETURN(Json row, ParseRow(text, where));
+      if (row.contains("messages")) {
+        if (!row["messages"].is_array()) return InvalidArgument("{}: \"messages\" is {}; expected a list", where, row["messages"].type_name());
+        for (const Json& message : row["messages"]) {
+          if (message.is_object() && message.contains("content") && message["content"].is_string()) texts.push_back(message["content"].get<std::string>());
+        }
+        return absl::OkStatus();
+      }
+      if (row.contains("question") || row.contains("QUESTION")) {
+        ARGOSY_ASSIGN_OR_RETURN(QaRow qa, QaFromJson(row, where));
+        for (std::string* part : {&qa.question, &qa.answer}) texts.push_back(std::move(*part));
+        if (qa.context) texts.push_back(*std::move(qa.context));
+        return absl::OkStatus();
+      }
+      ARGOSY_ASSIGN_OR_RETURN(std::string whole, TextField(row, row.contains("input") ? "input" : "text", where));
+      texts.push_back(std::move(whole));
+      return absl::OkStatus();
+    }
+  } reader;
+  reader.path = path;
+  ARGOSY_RETURN_IF_ERROR(VisitRows(path, reader));
+  return std::move(reader.texts);
+}
+
 absl::Status WriteQaRows(const std::string& path, const std::vector<QaRow>& rows) {
   std::string text;
   for (const QaRow& row : rows) {

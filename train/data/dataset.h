@@ -41,6 +41,9 @@ absl::StatusOr<CreatedDataset> CreateDataset(const std::string& dataset_path, co
 // The tokens of a tokens.json, {"tokens": ["<START_Q>", ...]} (--special-token-path).
 absl::StatusOr<std::vector<std::string>> ReadSpecialTokens(const std::string& path);
 
+// The texts of a file's rows, as a tokenizer learns from them: "input" or "text"; question, context and answer; what a conversation's messages say.
+absl::StatusOr<std::vector<std::string>> ReadTexts(const std::string& path);
+
 // Every reader of rows shares this: calls Row for every row of the file, in order, with the row as JSON. By the file's name:
 //   x.csv   records of RFC 4180 under a header of column names: objects of texts
 //   x.txt   lines: {"text": line}

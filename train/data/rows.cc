@@ -5,37 +5,47 @@
 #include "runtime/base/status.h"
 #include "train/data/dataset.h"
 #include "train/data/qa_json.h"
+#include "train/tokenizer/chat_template.h"
 
 namespace argosy::train {
 namespace {
 
 class SampleReader : public RowVisitor {
  public:
-  SampleReader(const std::string& path, const Tokenizer& tokenizer, const RowOptions& options)
-      : path_(path), tokenizer_(tokenizer), options_(options) {}
+  SampleReader(const std::string& path, const Tokenizer& tokenizer, const RowOptions& options, SampleSink& sink)
+      : path_(path), tokenizer_(tokenizer), options_(options), sink_(sink) {}
 
   absl::Status Row(std::string_view text, size_t line) override {
-    if (options_.rows_max > 0 && set.rows >= options_.rows_max) return absl::OkStatus();
-    absl::Status status = Read(text, fmt::format("{}:{}: row {}", path_, line, ++set.rows));
-    return status.ok() ? status : Skip(std::move(status));
+    if (options_.rows_max > 0 && counts.rows >= options_.rows_max) return absl::OkStatus();
+    absl::StatusOr<Learned> row = Read(text, fmt::format("{}:{}: row {}", path_, line, ++counts.rows));
+    return row.ok() ? Append(*std::move(row)) : Skip(row.status());
   }
 
   absl::Status Bad(absl::Status why) override {
-    ++set.rows;
+    ++counts.rows;
     return Skip(std::move(why));
   }
 
-  SampleSet set;
+  SampleCounts counts;
+  int64_t samples = 0;
 
  private:
+  // A row's tokens, and of each whether it is to be learned.
+  struct Learned {
+    std::vector<int32_t> ids;
+    std::vector<uint8_t> is_target;
+    bool ends_itself = false;
+  };
+
   absl::Status Skip(absl::Status why) {
     if (!options_.skip_bad_rows) return why;
-    if (set.bad++ == 0) set.first_bad = Message(why);
+    if (counts.bad++ == 0) counts.first_bad = Message(why);
     return absl::OkStatus();
   }
 
-  absl::Status Read(std::string_view text, const std::string& where) {
+  absl::StatusOr<Learned> Read(std::string_view text, const std::string& where) {
     ARGOSY_ASSIGN_OR_RETURN(nlohmann::json row, ParseRow(text, where));
+    if (row.contains("messages")) return Conversation(text, where);
     std::string input;
     std::optional<size_t> answer_begin;
     const char* whole = row.contains("input") ? "input" : row.contains("text") ? "text" : nullptr;
@@ -48,10 +58,51 @@ class SampleReader : public RowVisitor {
       input = prompt.Text();
       if (options_.loss_on != LossOn::kAll) answer_begin = prompt.prompt.size();
     } else {
-      return InvalidArgument("{} has neither \"input\", \"text\", nor \"question\" and \"answer\" (it has {})", where, KeysOf(row));
+      return InvalidArgument("{} has neither \"input\", \"text\", \"messages\", nor \"question\" and \"answer\" (it has {})", where, KeysOf(row));
     }
-    Append(TokenizeRow(tokenizer_, input, answer_begin.value_or(0), {.add_special_tokens = options_.add_special_tokens}));
-    return absl::OkStatus();
+    TokenizedRow tokens = TokenizeRow(tokenizer_, input, answer_begin.value_or(0), {.add_special_tokens = options_.add_special_tokens});
+    Learned learned{.ids = std::move(tokens.ids)};
+    learned.is_target.assign(learned.ids.size(), 1);
+    std::fill_n(learned.is_target.begin(), std::min<size_t>(tokens.answer_from, learned.ids.size()), 0);
+    return learned;
+  }
+
+  // The template writes all there is, special tokens included.
+  absl::StatusOr<Learned> Conversation(std::string_view text, const std::string& where) {
+    if (!chat_) {
+      ARGOSY_ASSIGN_OR_RETURN(ChatTemplate chat, ChatTemplate::Of(tokenizer_));
+      chat_.emplace(std::move(chat));
+    }
+    // Templates may write the keys of an object: in the order of the file.
+    nlohmann::ordered_json messages = nlohmann::ordered_json::parse(text)["messages"];
+    ARGOSY_RETURN_IF_ERROR(CheckMessages(messages, where));
+    const bool all = options_.loss_on == LossOn::kAll;
+    ChatText chat;
+    if (all) {
+      absl::StatusOr<std::string> rendered = chat_->Render(messages, false);
+      if (!rendered.ok()) return Annotate(rendered.status(), where);
+      chat.text = *std::move(rendered);
+    } else {
+      absl::StatusOr<ChatText> rendered = chat_->RenderForTraining(messages);
+      if (!rendered.ok()) return Annotate(rendered.status(), where);
+      chat = *std::move(rendered);
+      if (chat.answers.empty()) return InvalidArgument("{} has no message of the assistant to learn from; --loss-on all learns the whole of it", where);
+    }
+    constexpr EncodeOptions kAsWritten{.add_special_tokens = false};
+    Learned learned{.ids = tokenizer_.Encode(chat.text, kAsWritten), .ends_itself = true};
+    learned.is_target.assign(learned.ids.size(), all ? 1 : 0);
+    for (auto [begin, end] : chat.answers) {
+      // A token across the beginning of an answer belongs to it, one across its end does not.
+      size_t from = TokensOf(learned.ids, std::string_view(chat.text).substr(0, begin)), to = TokensOf(learned.ids, std::string_view(chat.text).substr(0, end));
+      for (size_t i = from; i < to; ++i) learned.is_target[i] = 1;
+    }
+    return learned;
+  }
+
+  // How many of `ids` are those of the text's beginning alone.
+  size_t TokensOf(std::span<const int32_t> ids, std::string_view beginning) const {
+    std::vector<int32_t> prefix = tokenizer_.Encode(beginning, {.add_special_tokens = false});
+    return static_cast<size_t>(std::mismatch(ids.begin(), ids.end(), prefix.begin(), prefix.end()).first - ids.begin());
   }
 
   absl::StatusOr<std::optional<size_t>> AnswerOfInput(const std::string& input, std::string_view where) const {
@@ -68,42 +119,51 @@ class SampleReader : public RowVisitor {
     return std::optional<size_t>(at + options_.answer_marker.size());
   }
 
-  void Append(TokenizedRow row) {
-    if (options_.append_eos && tokenizer_.EosId() && (row.ids.empty() || row.ids.back() != *tokenizer_.EosId())) {
+  absl::Status Append(Learned row) {
+    if (options_.append_eos && !row.ends_itself && tokenizer_.EosId() && (row.ids.empty() || row.ids.back() != *tokenizer_.EosId())) {
       row.ids.push_back(*tokenizer_.EosId());
+      row.is_target.push_back(1);
     }
     if (row.ids.empty()) {
-      ++set.empty;
-      return;
+      ++counts.empty;
+      return absl::OkStatus();
     }
-    if (static_cast<int64_t>(row.ids.size()) > options_.ctx_len) {
-      if (options_.long_rows == LongRows::kDrop) {
-        ++set.dropped;
-        return;
+    const auto length = static_cast<int64_t>(row.ids.size());
+    if (length > options_.ctx_len) {
+      switch (options_.long_rows) {
+        case LongRows::kDrop:
+          ++counts.dropped;
+          counts.tokens_dropped += length;
+          return absl::OkStatus();
+        case LongRows::kSplit:
+          ++counts.split;
+          for (size_t begin = 0; begin < row.ids.size(); begin += static_cast<size_t>(options_.ctx_len)) {
+            size_t count = std::min(row.ids.size() - begin, static_cast<size_t>(options_.ctx_len));
+            ARGOSY_RETURN_IF_ERROR(Add(std::span(row.ids).subspan(begin, count), std::span(row.is_target).subspan(begin, count)));
+          }
+          return absl::OkStatus();
+        case LongRows::kCut:
+          ++counts.cut;
+          counts.tokens_cut += length - options_.ctx_len;
+          row.ids.resize(static_cast<size_t>(options_.ctx_len));
+          row.is_target.resize(row.ids.size());
+          break;
       }
-      if (options_.long_rows == LongRows::kSplit) {
-        ++set.split;
-        for (size_t begin = 0; begin < row.ids.size(); begin += static_cast<size_t>(options_.ctx_len)) {
-          size_t count = std::min(row.ids.size() - begin, static_cast<size_t>(options_.ctx_len));
-          Add(std::span(row.ids).subspan(begin, count), std::max<int64_t>(0, row.answer_from - static_cast<int64_t>(begin)));
-        }
-        return;
-      }
-      ++set.cut;
-      row.ids.resize(static_cast<size_t>(options_.ctx_len));
     }
-    Add(row.ids, row.answer_from);
+    return Add(row.ids, row.is_target);
   }
 
-  void Add(std::span<const int32_t> ids, int64_t answer_from) {
-    set.tokens.insert(set.tokens.end(), ids.begin(), ids.end());
-    set.begins.push_back(static_cast<int64_t>(set.tokens.size()));
-    set.loss_from.push_back(static_cast<int32_t>(std::min(answer_from, static_cast<int64_t>(ids.size()))));
+  absl::Status Add(std::span<const int32_t> ids, std::span<const uint8_t> is_target) {
+    ++samples;
+    counts.target_tokens += std::count(is_target.begin() + 1, is_target.end(), 1);
+    return sink_.Add(ids, is_target);
   }
 
   const std::string& path_;
   const Tokenizer& tokenizer_;
   const RowOptions& options_;
+  SampleSink& sink_;
+  std::optional<ChatTemplate> chat_;
 };
 
 }  // namespace
@@ -118,25 +178,35 @@ TokenizedRow TokenizeRow(const Tokenizer& tokenizer, const std::string& text, si
   return row;
 }
 
-absl::StatusOr<SampleSet> ReadSamples(const std::string& path, const Tokenizer& tokenizer, const RowOptions& options) {
+absl::StatusOr<SampleCounts> ReadSamples(const std::string& path, const Tokenizer& tokenizer, const RowOptions& options, SampleSink& sink) {
   if (options.ctx_len < 2) return InvalidArgument("--ctx-len {} is below 2", options.ctx_len);
   if (options.append_eos && !tokenizer.EosId()) {
     return InvalidArgument("the tokenizer names no EOS token, which is to end each row; name one in tokenizer_config.json or do not append it");
   }
-  SampleReader reader(path, tokenizer, options);
+  SampleReader reader(path, tokenizer, options, sink);
   ARGOSY_RETURN_IF_ERROR(VisitRows(path, reader));
-  const SampleSet& set = reader.set;
-  if (set.size() == 0) {
-    return InvalidArgument("{}: none of {} rows can be used ({} longer than --ctx-len {} were dropped, {} are empty, {} are bad{})", path, set.rows, set.dropped,
-                           options.ctx_len, set.empty, set.bad, set.bad > 0 ? ", the first: " + set.first_bad : "");
+  const SampleCounts& counts = reader.counts;
+  if (reader.samples == 0) {
+    return InvalidArgument("{}: none of {} rows can be used ({} longer than --ctx-len {} were dropped, {} are empty, {} are bad{})", path, counts.rows,
+                           counts.dropped, options.ctx_len, counts.empty, counts.bad, counts.bad > 0 ? ", the first: " + counts.first_bad : "");
   }
-  bool has_target = false;
-  for (int64_t i = 0; i < set.size() && !has_target; ++i) has_target = std::max(set.loss_from[i], 1) < set.Length(i);
-  if (!has_target) {
+  if (counts.target_tokens == 0) {
     return InvalidArgument("{}: no token of its {} rows is to be learned: every answer begins behind --ctx-len {}, or rows have one token; give a longer --ctx-len, "
-                           "or --loss-on all", path, set.rows, options.ctx_len);
+                           "or --loss-on all", path, counts.rows, options.ctx_len);
   }
-  return std::move(reader.set);
+  return std::move(reader.counts);
+}
+
+absl::StatusOr<SampleSet> ReadSamples(const std::string& path, const Tokenizer& tokenizer, const RowOptions& options) {
+  struct Memory : SampleSink {
+    SampleVectors vectors;
+    absl::Status Add(std::span<const int32_t> ids, std::span<const uint8_t> is_target) override {
+      vectors.Add(ids, is_target);
+      return absl::OkStatus();
+    }
+  } memory;
+  ARGOSY_ASSIGN_OR_RETURN(SampleCounts counts, ReadSamples(path, tokenizer, options, memory));
+  return std::move(memory.vectors).Finish(std::move(counts));
 }
 
 }  // namespace argosy::train

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "train/data/prompt.h"
+#include "train/data/samples.h"
 #include "train/tokenizer/tokenizer.h"
 
 namespace argosy::train {
@@ -15,7 +16,7 @@ namespace argosy::train {
 enum class LossOn {
   kAuto,    // the answer where the data tells it apart, else all tokens
   kAll,
-  kAnswer,  // a row that does not tell its answer apart is an error
+  kAnswer,  // a row that does not tell its answer apart is an error; of a conversation, what the assistant says
 };
 enum class LongRows {
   kCut,
@@ -32,32 +33,26 @@ struct RowOptions {
   PromptType prompt_type = PromptType::kInstruction;
   LongRows long_rows = LongRows::kCut;
   bool add_special_tokens = true;  // those of the tokenizer's post-processor (BOS for Llama)
-  bool append_eos = true;
+  bool append_eos = true;          // conversations end as their template ends them
   int64_t rows_max = 0;            // only the first so many rows; 0: all
   bool skip_bad_rows = false;      // rows that cannot be read are counted instead of being an error
 };
 
-// The tokens of a file's rows, one after the other.
-struct SampleSet {
-  std::vector<int32_t> tokens;
-  std::vector<int64_t> begins = {0};    // sample i is tokens[begins[i], begins[i + 1])
-  std::vector<int32_t> loss_from;       // index within the sample of the first token that is a target
-  int64_t rows = 0;                     // of the file
-  int64_t cut = 0, dropped = 0, split = 0;   // of them, longer than ctx_len
-  int64_t empty = 0;                    // of them, without any token; never samples
-  int64_t bad = 0;                      // of them, skipped
-  std::string first_bad;                // why the first of those was
-
-  int64_t size() const { return static_cast<int64_t>(begins.size()) - 1; }
-  std::span<const int32_t> Sample(int64_t i) const {
-    return std::span(tokens).subspan(begins[i], begins[i + 1] - begins[i]);
-  }
-  int32_t Length(int64_t i) const { return static_cast<int32_t>(begins[i + 1] - begins[i]); }
+// Where the samples of a file go, in its order.
+class SampleSink {
+ public:
+  virtual ~SampleSink() = default;
+  virtual absl::Status Add(std::span<const int32_t> ids, std::span<const uint8_t> is_target) = 0;
 };
 
-// Reads {"input": "..."}, {"text": "..."} or {"question","context","answer"} rows, from any file that VisitRows reads. A bad row is an error with
-// its file and line, or skipped and counted. A file without one usable row, or without one token to learn, is an error.
+// Reads {"input": "..."}, {"text": "..."}, {"question","context","answer"} or {"messages": [{"role","content"}, ...]} rows, from any file that
+// VisitRows reads. Conversations are written by the tokenizer's chat template, and what the assistant says in them is the answer. A bad row is an
+// error with its file and line, or skipped and counted. A file without one usable row, or without one token to learn, is an error.
+// Memory: the tokens; JSON lines, CSV and text are streamed.
 absl::StatusOr<SampleSet> ReadSamples(const std::string& path, const Tokenizer& tokenizer, const RowOptions& options);
+
+// The same, handed to `sink` sample by sample, so that memory is bounded by the longest row.
+absl::StatusOr<SampleCounts> ReadSamples(const std::string& path, const Tokenizer& tokenizer, const RowOptions& options, SampleSink& sink);
 
 // The tokens of one text, without truncation, and the index of the first that belongs to text[answer_begin, ...). A token that straddles
 // the border belongs to the answer.

@@ -15,6 +15,8 @@ class PostProcessor {
   static absl::StatusOr<PostProcessor> Parse(const nlohmann::json& part);  // null: nothing is added
 
   std::vector<int32_t> Apply(std::vector<int32_t> ids) const;
+  // All that it ever adds.
+  std::vector<int32_t> Ids() const { return Apply({}); }
 
  private:
   absl::Status Add(const nlohmann::json& part);

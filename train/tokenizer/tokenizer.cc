@@ -242,6 +242,10 @@ absl::StatusOr<Tokenizer> Tokenizer::FromFiles(TokenizerFiles files) {
     ARGOSY_ASSIGN_OR_RETURN(impl->post_processor, PostProcessor::Parse(part("post_processor")));
     ARGOSY_ASSIGN_OR_RETURN(impl->decoder, Decoder::Parse(part("decoder")));
     ARGOSY_RETURN_IF_ERROR(impl->ReadAddedTokens(tokenizer, config, map, extra));
+    for (int32_t id : impl->post_processor.Ids()) {
+      int32_t size = std::max(impl->model.IdsEnd(), impl->added.empty() ? 0 : impl->added.rbegin()->first + 1);
+      if (id < 0 || id >= size) return InvalidArgument("tokenizer.json: \"post_processor\" adds the id {}, and ids end at {}", id, size - 1);
+    }
     impl->files = std::move(files);
     impl->ReadSpecialIds(config, map, generation, model_config);
     return Tokenizer(std::move(impl));
@@ -346,6 +350,16 @@ std::optional<std::string> Tokenizer::IdToToken(int32_t id) const {
   if (auto found = impl_->added.find(id); found != impl_->added.end()) return found->second.content;
   if (const std::string* token = impl_->model.IdToToken(id)) return *token;
   return std::nullopt;
+}
+
+std::string Tokenizer::Identity() const {
+  const TokenizerFiles& files = impl_->files;
+  std::string text = files.tokenizer_json + files.tokenizer_model + '\n' + impl_->chat_template;
+  for (const auto& [id, token] : impl_->added) {
+    text += fmt::format("\n{} {} {}{}{}{}{}", id, token.content, token.single_word, token.lstrip, token.rstrip, token.normalized, token.special);
+  }
+  for (std::optional<int32_t> id : {impl_->bos, impl_->eos, impl_->pad, impl_->unknown}) text += fmt::format("\n{}", id.value_or(-1));
+  return text;
 }
 
 bool Tokenizer::IsByte(int32_t id) const {

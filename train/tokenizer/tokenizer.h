@@ -81,6 +81,9 @@ class Tokenizer {
   // ids are new.
   int32_t AddTokens(std::span<const std::string> contents, AddTokensOptions options = {});
 
+  // All that decides which ids a text or a conversation has, as text: equal texts, equal ids.
+  std::string Identity() const;
+
   // Whether what `id` decodes to may still change with the next token: a byte of a character that byte fallback spells.
   bool IsByte(int32_t id) const;
 

@@ -1,5 +1,7 @@
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "argosy/argosy.h"
 #include "nlohmann/json.hpp"
@@ -29,6 +31,7 @@ struct Flags {
   std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
       save_state = "last";
   int prompt_type = 1;
+  bool lora = false;
   double start_timeout = 0, replace_timeout = 30, collective_timeout = 60;
 };
 
@@ -44,9 +47,10 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
 
   finetune->add_option("--model-name", o.model_directory, "Folder of a Hugging Face model (-mn)")->required();
   finetune->add_option("--output-dir", o.output_dir, "Folder on rank 0's node that gets the checkpoints")->required();
-  finetune->add_option("--train-path", o.train_path, "Rows to train on: JSON lines of {\"input\"} or {\"question\",\"context\",\"answer\"}")
+  finetune->add_option("--train-path", o.train_path, "Rows to train on: JSON lines of {\"input\"}, {\"question\",\"context\",\"answer\"} or {\"messages\"}")
       ->default_str("./data/train.jsonl");
-  finetune->add_option("--test-path", o.test_path, "Held-out rows, evaluated after each epoch");
+  finetune->add_option("--test-path", o.test_path, "Held-out rows, evaluated after each epoch; ./data/test.jsonl where neither path is given and it is there");
+  finetune->add_option("--token-cache", o.token_cache, "Folder that keeps the rows as tokens: for files larger than memory, and the next run");
   finetune->add_option("--special-token-path", o.special_token_path, "tokens.json: tokens to add to the tokenizer");
   finetune->add_option("--ds-config", o.ds_config_path, "DeepSpeed JSON (-dc)");
   finetune->add_option("--num-devices", o.scaling.num_workers, "Ranks, one a GPU (-nd)")->capture_default_str();
@@ -71,7 +75,7 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--seed", o.seed, "")->capture_default_str();
   finetune->add_flag("--pack,!--no-pack", o.pack, "Several samples in a row (default)");
   finetune->add_flag("--recipe-parity", o.recipe_parity, "Rows padded to the context length, padding and prompt are targets, file order");
-  finetune->add_option("--loss-on", flags->loss_on, "auto, all or answer")->capture_default_str();
+  finetune->add_option("--loss-on", flags->loss_on, "auto, all, answer, or assistant: the answers of {\"messages\"} rows")->capture_default_str();
   finetune->add_option("--answer-marker", o.rows.answer_marker, "In {\"input\"} rows the answer follows this text, e.g. <START_A>");
   finetune->add_option("--prompt-type", flags->prompt_type, "Template of {\"question\",\"context\",\"answer\"} rows: 1, 2 or 3")->capture_default_str();
   finetune->add_option("--long-rows", flags->long_rows, "cut, drop or split")->capture_default_str();
@@ -110,13 +114,19 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--metrics-path", o.metrics_path, "JSON lines of every step and epoch");
   finetune->add_flag("--print-schedule", o.print_schedule, "Print the lines of one training step");
   finetune->add_flag("!--no-grad-ckpt", o.recompute, "Keep activations instead of computing layers again; ZeRO-3 always computes them again");
+  finetune->add_flag("--grow-vocabulary", o.grow_vocabulary, "New rows of the embedding where the tokenizer knows more ids than the model");
+  finetune->add_flag("--lora", flags->lora, "Refused: all weights are trained");
   finetune->add_option("--hf-token", flags->hf_token, "Taken for compatibility: models are read from folders (-hft)");
 
   finetune->callback([flags, process] {
     FinetuneOptions& o = flags->options;
     // A worker process of a run serves from here on and does not come back.
     if (process.is_worker) Connect(process.argc, process.argv);
-    if (o.train_path.empty()) o.train_path = "./data/train.jsonl";
+    if (flags->lora) throw CommandFailed("--lora: adapters are not trained here, all weights are; leave it out");
+    if (o.train_path.empty()) {
+      o.train_path = "./data/train.jsonl";
+      if (std::error_code error; o.test_path.empty() && std::filesystem::exists("./data/test.jsonl", error)) o.test_path = "./data/test.jsonl";
+    }
     if (!flags->mixed_precision.empty()) {
       absl::StatusOr<Precision> precision = PrecisionFromName(flags->mixed_precision);
       if (!precision.ok()) throw CommandFailed("--mx " + Message(precision.status()));
@@ -137,8 +147,8 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
       o.flags.adam_beta2 = beta2;
     }
     if (flags->loss_on == "all") o.rows.loss_on = LossOn::kAll;
-    else if (flags->loss_on == "answer") o.rows.loss_on = LossOn::kAnswer;
-    else if (flags->loss_on != "auto") throw CommandFailed(fmt::format("--loss-on {}: auto, all or answer", flags->loss_on));
+    else if (flags->loss_on == "answer" || flags->loss_on == "assistant") o.rows.loss_on = LossOn::kAnswer;
+    else if (flags->loss_on != "auto") throw CommandFailed(fmt::format("--loss-on {}: auto, all, answer or assistant", flags->loss_on));
     if (flags->long_rows == "drop") o.rows.long_rows = LongRows::kDrop;
     else if (flags->long_rows == "split") o.rows.long_rows = LongRows::kSplit;
     else if (flags->long_rows != "cut") throw CommandFailed(fmt::format("--long-rows {}: cut, drop or split", flags->long_rows));

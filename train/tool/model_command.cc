@@ -1,7 +1,6 @@
 #include <cstdio>
 #include <memory>
 
-#include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "train/checkpoint/checkpoint_writer.h"
@@ -21,28 +20,15 @@ struct Flags {
   ModelPreset sizes;
 };
 
-// Every line's "input", or the line itself when it is no JSON object.
-class TextCollector : public RowVisitor {
- public:
-  absl::Status Row(std::string_view text, size_t) override {
-    nlohmann::json row = nlohmann::json::parse(text, nullptr, false);
-    bool has_input = row.is_object() && row.contains("input") && row["input"].is_string();
-    texts.push_back(has_input ? row["input"].get<std::string>() : std::string(text));
-    return absl::OkStatus();
-  }
-  std::vector<std::string> texts;
-};
-
 absl::Status Init(Flags& flags) {
   if (flags.preset != "nano") return InvalidArgument("--preset {}: only \"nano\" is there", flags.preset);
   std::vector<std::string> marks;
   if (!flags.special_token_path.empty()) {
     ARGOSY_ASSIGN_OR_RETURN(marks, ReadSpecialTokens(flags.special_token_path));
   }
-  TextCollector collector;
-  ARGOSY_RETURN_IF_ERROR(VisitRows(flags.text_path, collector));
+  ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> texts, ReadTexts(flags.text_path));
   BpeTrainerOptions bpe{.vocabulary_size = flags.vocabulary_size, .special_tokens = marks, .individual_digits = true};
-  ARGOSY_ASSIGN_OR_RETURN(Tokenizer tokenizer, TrainBpe(collector.texts, bpe));
+  ARGOSY_ASSIGN_OR_RETURN(Tokenizer tokenizer, TrainBpe(texts, bpe));
   ARGOSY_RETURN_IF_ERROR(MakeDirectories(flags.output_dir));
   ARGOSY_RETURN_IF_ERROR(tokenizer.Save(flags.output_dir));
 

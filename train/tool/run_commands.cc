@@ -6,6 +6,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "train/config/relaxed_json.h"
 #include "train/tool/commands.h"
 
 namespace argosy::train {
@@ -33,6 +34,36 @@ std::vector<std::string> WithLongNames(int argc, char** argv) {
   return arguments;
 }
 
+// "argosy finetune has no flag --lerning-rate: did you mean --learning-rate?", for what the parser could not place.
+std::string UnknownArguments(const CLI::App& app) {
+  std::string command = app.get_name();
+  const CLI::App* last = &app;
+  for (auto chosen = last->get_subcommands(); !chosen.empty(); chosen = last->get_subcommands()) {
+    last = chosen.back();
+    command += " " + last->get_name();
+  }
+  std::string text;
+  for (const std::string& argument : app.remaining(true)) {
+    if (argument.size() < 2 || argument[0] != '-') continue;
+    const std::string flag = argument.substr(0, argument.find('='));
+    std::string best;
+    size_t best_distance = std::max<size_t>(2, flag.size() / 3) + 1;
+    for (const CLI::Option* option : last->get_options()) {
+      for (const std::string& name : option->get_lnames()) {
+        size_t distance = EditDistance(flag, "--" + name);
+        // A name that goes on where the flag ends is what was meant, however much is missing.
+        if (flag.size() > 4 && ("--" + name).starts_with(flag)) distance = 1;
+        if (distance >= best_distance) continue;
+        best_distance = distance;
+        best = "--" + name;
+      }
+    }
+    text += fmt::format("{}{} has no flag {}{}", text.empty() ? "" : "; ", command, flag,
+                        best.empty() ? "" : fmt::format(": did you mean {}?", best));
+  }
+  return text.empty() ? text : fmt::format("{} ({} --help lists the flags)", text, command);
+}
+
 }  // namespace
 
 void MustSucceed(const absl::Status& status) {
@@ -49,6 +80,11 @@ int RunCommands(int argc, char** argv, std::string process_name, const std::func
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
+    // An unknown flag is what is wrong also where a required one is then missing.
+    if (std::string unknown = error.get_exit_code() == 0 ? "" : UnknownArguments(app); !unknown.empty()) {
+      std::fprintf(stderr, "error: %s\n", unknown.c_str());
+      return 2;
+    }
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {
     std::fflush(stdout);

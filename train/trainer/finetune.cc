@@ -19,6 +19,7 @@
 #include "runtime/base/status.h"
 #include "train/checkpoint/crc32c.h"
 #include "train/data/dataset.h"
+#include "train/data/token_cache.h"
 #include "train/plan/memory_plan.h"
 #include "train/tokenizer/tokenizer.h"
 #include "train/trainer/model_source.h"
@@ -110,6 +111,11 @@ class Run {
     ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(options_.model_directory));
     ARGOSY_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_directory));
     tokenizer_.emplace(std::move(tokenizer));
+    if (tokenizer_->VocabularySize() > config.vocab_size && !options_.grow_vocabulary) {
+      return InvalidArgument("the tokenizer of {} has ids up to {}, its config.json \"vocab_size\" {}: they do not belong together, or the model was not resized "
+                             "for tokens that were added; give --grow-vocabulary to add {} new rows to its embedding", options_.model_directory,
+                             tokenizer_->VocabularySize() - 1, config.vocab_size, tokenizer_->VocabularySize() - config.vocab_size);
+    }
     int32_t added = 0;
     if (!options_.special_token_path.empty()) {
       ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tokens, ReadSpecialTokens(options_.special_token_path));
@@ -123,10 +129,8 @@ class Run {
 
     RowOptions rows = options_.rows;
     rows.append_eos = !options_.recipe_parity;   // the recipes' tokenizers append none
-    ARGOSY_ASSIGN_OR_RETURN(train_, ReadSamples(options_.train_path, *tokenizer_, rows));
-    if (!options_.test_path.empty()) {
-      ARGOSY_ASSIGN_OR_RETURN(eval_, ReadSamples(options_.test_path, *tokenizer_, rows));
-    }
+    ARGOSY_RETURN_IF_ERROR(ReadRows(options_.train_path, rows, train_cache_, train_));
+    if (!options_.test_path.empty()) ARGOSY_RETURN_IF_ERROR(ReadRows(options_.test_path, rows, eval_cache_, eval_));
     FindHeldOut();
     ARGOSY_RETURN_IF_ERROR(CheckLengths(config));
 
@@ -161,11 +165,7 @@ class Run {
         config.ParameterCount(), spec_.model.vocab_size, added > 0 ? fmt::format(", {} tokens added", added) : "");
     Say("data:      {} train rows ({} tokens), {} test rows; context {}{}", train_.size(), train_.tokens.size(), eval_.size(),
         spec_.batch.ctx_len, spec_.batch.pack ? ", packed" : "");
-    if (train_.cut + train_.dropped > 0) Say("           {} rows were cut and {} dropped at {} tokens", train_.cut, train_.dropped, spec_.batch.ctx_len);
-    if (train_.split > 0) Say("           {} rows were split at {} tokens", train_.split, spec_.batch.ctx_len);
-    for (const SampleSet* set : {&train_, &eval_}) {
-      if (set->bad > 0) Say("           bad rows: {} skipped, the first: {}", set->bad, set->first_bad);
-    }
+    SayTokens();
     Say("run:       {} ranks x {} rows x {} micro-batches = {} rows a step, {} steps in {} epochs, ZeRO-{}, {}, device {}",
         options_.scaling.num_workers, settings_.micro_batch_size, settings_.gradient_accumulation_steps, settings_.train_batch_size,
         total_steps_, epochs_, settings_.zero_stage, PrecisionName(settings_.precision), options_.device);
@@ -174,6 +174,30 @@ class Run {
     }
     Say("\n{}", report.ToText());
     return absl::OkStatus();
+  }
+
+  absl::Status ReadRows(const std::string& path, const RowOptions& rows, CachedSamples& cache, SampleSet& samples) {
+    if (options_.token_cache.empty()) {
+      ARGOSY_ASSIGN_OR_RETURN(samples, ReadSamples(path, *tokenizer_, rows));
+      return absl::OkStatus();
+    }
+    ARGOSY_ASSIGN_OR_RETURN(cache, ReadSamplesCached(path, *tokenizer_, rows, options_.token_cache));
+    samples = cache.samples;
+    Say("tokens:    {} ({})", cache.path, cache.note);
+    return absl::OkStatus();
+  }
+
+  // Where every token of the rows that could be read has gone.
+  void SayTokens() const {
+    const SampleCounts& counts = train_.counts;
+    Say("           {} of the training tokens are to be learned{}", spec_.batch.recipe_parity ? "all, padding too," : fmt::to_string(counts.target_tokens),
+        counts.tokens_cut + counts.tokens_dropped > 0
+            ? fmt::format("; {} were cut off and {} went with dropped rows", counts.tokens_cut, counts.tokens_dropped) : "");
+    if (counts.cut + counts.dropped > 0) Say("           {} rows were cut and {} dropped at {} tokens", counts.cut, counts.dropped, spec_.batch.ctx_len);
+    if (counts.split > 0) Say("           {} rows were split at {} tokens", counts.split, spec_.batch.ctx_len);
+    for (const SampleSet* set : {&train_, &eval_}) {
+      if (set->counts.bad > 0) Say("           bad rows: {} skipped, the first: {}", set->counts.bad, set->counts.first_bad);
+    }
   }
 
   // Whether the model has positions for the longest row, and the tokenizer a token to pad with.
@@ -254,15 +278,15 @@ class Run {
     grown.vocab_size = spec_.model.vocab_size;
     PlanOptions plan{.ranks = options_.scaling.num_workers, .ranks_per_node = (options_.scaling.num_workers + hosts - 1) / hosts,
                      .zero_stage = spec_.engine.zero_stage, .bf16 = spec_.engine.dtype == DType::kBF16, .recompute = options_.recompute,
-                     .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len, .packed = spec_.batch.pack};
+                     .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len};
     return CheckFits(grown, plan, static_cast<int64_t>(most));
   }
 
   void FillIdentity(const ModelConfig& config) {
     uint32_t data = 0;
-    data = ExtendCrc32c(data, std::as_bytes(std::span(train_.tokens)));
-    data = ExtendCrc32c(data, std::as_bytes(std::span(train_.begins)));
-    data = ExtendCrc32c(data, std::as_bytes(std::span(train_.loss_from)));
+    data = ExtendCrc32c(data, std::as_bytes(train_.tokens));
+    data = ExtendCrc32c(data, std::as_bytes(train_.begins));
+    data = ExtendCrc32c(data, std::as_bytes(train_.is_target));
     identity_ = {
         {"model", fmt::format("{} of {} layers, width {}, {} parameters, vocabulary {}", FamilyName(config.family), config.num_hidden_layers,
                               config.hidden_size, config.ParameterCount(), spec_.model.vocab_size)},
@@ -291,7 +315,7 @@ class Run {
     int64_t wanted = std::max(options_.sample_prompts, options_.exact_rows);
     for (int64_t i = 0; i < eval_.size() && static_cast<int64_t>(held_out_.size()) < wanted; ++i) {
       std::span<const int32_t> sample = eval_.Sample(i);
-      int32_t from = eval_.loss_from[i];
+      int32_t from = eval_.FirstTarget(i);
       if (from < 2) {
         // The data does not tell the answer apart: show how it goes on after its first half.
         if (options_.exact_rows > 0) continue;
@@ -444,10 +468,7 @@ class Run {
       for (const auto& [host, count] : ranks_on_node) most = std::max(most, count);
       spec_.engine.threads = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) / most);
     }
-    if (shipped_train_.IsNull()) {
-      shipped_train_ = Put(Ship(train_));
-      shipped_eval_ = Put(Ship(eval_));
-    }
+    ARGOSY_RETURN_IF_ERROR(ShipRows());
     ARGOSY_ASSIGN_OR_RETURN(std::vector<RankReady> ready, ranks_->CallAll<&RankWorker::Setup>(spec_, endpoints, shipped_train_, shipped_eval_));
     for (size_t rank = 0; rank < ready.size(); ++rank) {
       Say("rank {}:    weights, gradients and optimizer {}, loaded in {}, {} threads", rank, FormatBytes(ready[rank].state_bytes),
@@ -462,6 +483,28 @@ class Run {
       ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> schedule, ranks_->CallRank0<&RankWorker::Schedule>());
       Say("\n{}", schedule[0]);
     }
+    return absl::OkStatus();
+  }
+
+  // By path where all ranks see the caches, which may be more than the object store holds.
+  absl::Status ShipRows() {
+    bool by_path = !train_cache_.path.empty();
+    for (const CachedSamples* cache : {&train_cache_, &eval_cache_}) {
+      if (!by_path || cache->path.empty()) continue;
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<bool> sees, ranks_->CallAll<&RankWorker::SeesTokens>(cache->path, cache->id));
+      by_path = std::all_of(sees.begin(), sees.end(), [](bool one) { return one; });
+    }
+    if (by_path) {
+      shipped_train_ = Put(ShippedSamples{.cache_path = train_cache_.path, .cache_id = train_cache_.id});
+      shipped_eval_ = Put(eval_cache_.path.empty() ? ShippedSamples{} : ShippedSamples{.cache_path = eval_cache_.path, .cache_id = eval_cache_.id});
+      arrays_shipped_ = false;
+      return absl::OkStatus();
+    }
+    if (!train_cache_.path.empty()) Say("           not every rank sees the token cache: the rows are sent to all");
+    if (arrays_shipped_) return absl::OkStatus();
+    shipped_train_ = Put(Ship(train_));
+    shipped_eval_ = Put(Ship(eval_));
+    arrays_shipped_ = true;
     return absl::OkStatus();
   }
 
@@ -530,6 +573,7 @@ class Run {
         if (report.skipped) record["skipped"] = true;
         if (!state_.deal.empty()) record["deal"] = state_.deal;
         Record(record);
+        if (options_.recipe_parity) Say("{}", FormatRecipeStep(report));
         ARGOSY_RETURN_IF_ERROR(CountSkipped(reports, i));
       }
       if (options_.balance) state_.deal = DealBySpeed(reports, state_.deal);
@@ -628,6 +672,7 @@ class Run {
     if (row.has_eval) {
       record["eval_loss"] = row.eval_loss;
       record["perplexity"] = Perplexity(row.eval_loss);
+      record["eval_seconds"] = row.eval_seconds;
     }
     Record(record);
     ARGOSY_RETURN_IF_ERROR(SendLog());
@@ -788,6 +833,7 @@ class Run {
   const FinetuneOptions& options_;
   std::optional<Tokenizer> tokenizer_;
   SampleSet train_, eval_;
+  CachedSamples train_cache_, eval_cache_;   // without a path when there is no cache
   std::vector<HeldOut> held_out_;
   std::optional<BatchPlan> plan_;
   TrainSettings settings_;
@@ -796,6 +842,7 @@ class Run {
   std::string run_name_;
   std::map<std::string, std::string> identity_;
   ObjectRef<ShippedSamples> shipped_train_, shipped_eval_;
+  bool arrays_shipped_ = false;
   std::unique_ptr<RankSet> ranks_;
   int64_t failures_ = 0, formations_ = 0;   // ranks were lost, and started, so many times
   TrainingState state_;              // where the run stands
@@ -853,7 +900,8 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
 absl::Status Finetune(const FinetuneOptions& given) {
   // Ranks have working folders of their own: what they are told must not depend on this one.
   FinetuneOptions options = given;
-  for (std::string* path : {&options.model_directory, &options.output_dir}) {
+  for (std::string* path : {&options.model_directory, &options.output_dir, &options.token_cache}) {
+    if (path->empty()) continue;
     std::error_code error;
     std::filesystem::path absolute = std::filesystem::absolute(*path, error).lexically_normal();
     if (error) return InvalidArgument("{}: {}", *path, error.message());

@@ -40,6 +40,7 @@ struct FinetuneOptions {
   std::string output_dir;
   std::string train_path;
   std::string test_path;            // empty: no evaluation
+  std::string token_cache;          // folder of the rows as tokens, reused by later runs; empty: they are kept in memory
   std::string special_token_path;   // tokens.json; empty: none
   std::string ds_config_path;       // DeepSpeed JSON; empty: none
   CommandLineSettings flags;        // wins over the file
@@ -68,6 +69,7 @@ struct FinetuneOptions {
   bool no_decay_1d = false;
   bool recompute = true;            // of a layer in its backward; false: activations are kept (stage 3 recomputes all the same)
   bool random_weights = false;
+  bool grow_vocabulary = false;     // new rows where the tokenizer knows more ids than the model; without it only for tokens of special_token_path
   std::string device = "cpu";
   int32_t threads = 0;              // torch threads a rank; 0: the node's CPUs by its ranks
   std::string save_dtype;           // "fp32", "bf16"; empty: what is trained in

@@ -45,6 +45,10 @@ std::string FormatStep(const StepLine& line) {
   return text;
 }
 
+std::string FormatRecipeStep(const StepReport& report) {
+  return fmt::format("[epoch {} step {}] loss: {} step-time: {}", report.epoch, report.step, report.loss, report.seconds);
+}
+
 std::string FormatEpochTable(const std::vector<EpochRecord>& rows) {
   std::string text = fmt::format("{:>6} {:>7} {:>12} {:>11} {:>11} {:>11} {:>11} {:>12} {:>10}\n", "epoch", "steps", "train time",
                                  "eval time", "save time", "train loss", "eval loss", "perplexity", "tokens/s");

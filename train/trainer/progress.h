@@ -35,6 +35,9 @@ struct StepLine {
 // "[epoch 1/4 step 12/500] loss: 1.2345 lr: 1.0e-03 grad-norm: 0.52 tokens/s: 51000 useful: 97% ETA: 1 min 12 s [####......] mem: 1.2 GB mfu: 43%".
 std::string FormatStep(const StepLine& line);
 
+// "[epoch 0 step 11] loss: 1.2345 step-time: 0.25": the reference recipes' line, epoch and step from 0, numbers unrounded.
+std::string FormatRecipeStep(const StepReport& report);
+
 // One row an epoch: time, loss, perplexity, throughput.
 std::string FormatEpochTable(const std::vector<EpochRecord>& rows);
 

@@ -17,6 +17,7 @@
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/checkpoint/retention.h"
 #include "train/collective/group.h"
+#include "train/data/token_cache.h"
 #include "train/model/model.h"
 #include "train/parallel/engine.h"
 #include "train/trainer/channel_transport.h"
@@ -55,28 +56,15 @@ T ValueOrThrow(absl::StatusOr<T> value, int rank) {
 
 }  // namespace
 
-ShippedSamples Ship(SampleSet samples) {
-  ShippedSamples shipped;
-  shipped.rows = samples.rows;
-  shipped.cut = samples.cut;
-  shipped.dropped = samples.dropped;
-  shipped.empty = samples.empty;
-  shipped.tokens = Array<int32_t>(std::move(samples.tokens));
-  shipped.begins = Array<int64_t>(std::move(samples.begins));
-  shipped.loss_from = Array<int32_t>(std::move(samples.loss_from));
-  return shipped;
+ShippedSamples Ship(const SampleSet& samples) {
+  return {.tokens = Array<int32_t>(samples.tokens.data(), samples.tokens.size(), samples.owner),
+          .begins = Array<int64_t>(samples.begins.data(), samples.begins.size(), samples.owner),
+          .is_target = Array<uint8_t>(samples.is_target.data(), samples.is_target.size(), samples.owner)};
 }
 
-SampleSet Unship(const ShippedSamples& shipped) {
-  SampleSet samples;
-  samples.tokens.assign(shipped.tokens.begin(), shipped.tokens.end());
-  samples.begins.assign(shipped.begins.begin(), shipped.begins.end());
-  samples.loss_from.assign(shipped.loss_from.begin(), shipped.loss_from.end());
-  samples.rows = shipped.rows;
-  samples.cut = shipped.cut;
-  samples.dropped = shipped.dropped;
-  samples.empty = shipped.empty;
-  return samples;
+absl::StatusOr<SampleSet> Unship(const ShippedSamples& shipped) {
+  if (!shipped.cache_path.empty()) return OpenTokenCache(shipped.cache_path, shipped.cache_id);
+  return SampleSet{.tokens = shipped.tokens, .begins = shipped.begins, .is_target = shipped.is_target, .owner = std::make_shared<ShippedSamples>(shipped)};
 }
 
 struct RankWorker::State {
@@ -163,6 +151,8 @@ OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes) {
   return *std::move(report);
 }
 
+bool RankWorker::SeesTokens(std::string path, uint32_t id) { return OpenTokenCache(path, id).ok(); }
+
 int64_t RankWorker::ClearOutput(std::string directory) {
   int64_t removed = 0;
   for (const std::string& parent : {directory, directory + "/" + kStateFolder}) {
@@ -177,8 +167,8 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
   State& s = *state_;
   absl::Time begin = absl::Now();
   s.spec = std::move(spec);
-  s.train = Unship(train);
-  s.eval = Unship(eval);
+  s.train = ValueOrThrow(Unship(train), s.rank);
+  s.eval = ValueOrThrow(Unship(eval), s.rank);
   const BatchSpec& batch = s.spec.batch;
   BatchPlanOptions plan{.ctx_len = batch.ctx_len, .rows_per_step = batch.rows_per_step,
                         .micro_batches = batch.micro_batches, .seed = batch.seed, .shuffle = batch.shuffle, .pack = batch.pack};

@@ -31,6 +31,8 @@ class RankWorker {
   OutputReport PrepareOutput(std::string directory, int64_t bytes);
   // Rank 0: removes the checkpoints and training states of an earlier run; how many there were.
   int64_t ClearOutput(std::string directory);
+  // Whether this node has that token cache, whole.
+  bool SeesTokens(std::string path, uint32_t id);
   // Opens the streams to the other ranks, then loads this rank's weights.
   RankReady Setup(RunSpec spec, std::vector<Endpoint> endpoints, ShippedSamples train, ShippedSamples eval);
   // Optimizer steps [first, first + count) of the epoch, their rows dealt to the ranks in these parts (equal without any).

@@ -65,6 +65,13 @@ absl::Status RunLog::Open(const std::string& folder, int64_t total_step) {
     }
   }
   ARGOSY_RETURN_IF_ERROR(WriteFileAtomic(metrics_path_, kept));
+  // Made again from the records that stay: a report may need those of its whole epoch.
+  reports_ = {};
+  reports_path_ = (std::filesystem::path(folder) / kRecipeReportName).string();
+  std::string reports;
+  std::istringstream lines(kept);
+  for (std::string line; std::getline(lines, line);) reports += reports_.Add(line);
+  ARGOSY_RETURN_IF_ERROR(WriteFileAtomic(reports_path_, reports));
   ARGOSY_RETURN_IF_ERROR(MakeDirectories(events.string()));
   // The names sort by time, which is how TensorBoard joins them: steps of a later file replace those of an earlier one.
   double now = WallTime();
@@ -73,9 +80,10 @@ absl::Status RunLog::Open(const std::string& folder, int64_t total_step) {
 }
 
 absl::Status RunLog::Append(const std::string& lines) {
-  std::string events;
+  std::string events, reports;
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line);) {
+    reports += reports_.Add(line);
     nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object() || !record.contains("total_step") || record.contains("failure")) continue;
     // A step's numbers are training's, an epoch's are evaluation's.
@@ -87,6 +95,7 @@ absl::Status RunLog::Append(const std::string& lines) {
     events += ScalarEvent(WallTime(), record["total_step"].get<int64_t>(), scalars);
   }
   ARGOSY_RETURN_IF_ERROR(AppendTo(metrics_path_, lines));
+  if (!reports.empty()) ARGOSY_RETURN_IF_ERROR(AppendTo(reports_path_, reports));
   return events.empty() ? absl::OkStatus() : AppendTo(events_path_, events);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "argosy/array.h"
 #include "argosy/channel.h"
 #include "runtime/base/codec.h"
@@ -13,7 +14,7 @@
 #include "train/config/dtype.h"
 #include "train/config/lr_schedule.h"
 #include "train/data/batches.h"
-#include "train/data/rows.h"
+#include "train/data/samples.h"
 #include "train/parallel/engine.h"
 
 namespace argosy::train {
@@ -70,15 +71,17 @@ struct RunSpec {
   ResumeSpec resume;
 };
 
-// A SampleSet on its way through the object store: the bytes are written once and read in place.
+// A SampleSet on its way to the ranks: by its token cache's path where every rank sees that file, else through the object store, where the bytes
+// are written once and read in place.
 struct ShippedSamples {
   Array<int32_t> tokens;
   Array<int64_t> begins;
-  Array<int32_t> loss_from;
-  int64_t rows = 0, cut = 0, dropped = 0, empty = 0;
+  Array<uint8_t> is_target;
+  std::string cache_path;              // empty: the arrays have them
+  uint32_t cache_id = 0;
 };
-ShippedSamples Ship(SampleSet samples);
-SampleSet Unship(const ShippedSamples& samples);
+ShippedSamples Ship(const SampleSet& samples);
+absl::StatusOr<SampleSet> Unship(const ShippedSamples& samples);
 
 // Who a rank is.
 struct RankHello {

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 
 def refused(cluster, folder, *arguments, ranks=2, before_placing=True, timeout=60):
@@ -182,3 +183,23 @@ def test_a_csv_with_bad_rows_trains_on_the_good_ones_when_told_to(cluster, tmp_p
     trained = cluster.drive("finetune", *flags, "--bad-rows", "skip")
     assert trained.returncode == 0, trained.stderr
     assert "20 train rows" in trained.stdout and "bad rows: 1 skipped, the first: " in trained.stdout
+
+
+def test_a_model_with_fewer_rows_than_the_tokenizer_has_ids_is_refused_or_grown(cluster, tmp_path, sums, broken):
+    weights = load_file(broken / "model.safetensors")
+    config = json.loads((broken / "config.json").read_text())
+    fewer = config["vocab_size"] - 7
+    for name, tensor in weights.items():
+        if tensor.shape[0] == config["vocab_size"]:
+            weights[name] = tensor[:fewer].clone()
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    (broken / "config.json").write_text(json.dumps(dict(config, vocab_size=fewer)))
+    message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
+    assert f"ids up to {fewer + 6}" in message and f'"vocab_size" {fewer}' in message and "--grow-vocabulary" in message
+
+    (tmp_path / "grown").mkdir()
+    grown = cluster.finetune(tmp_path / "grown", "--model-name", broken, "--train-path", sums.train, "--mx", "no", "--ctx-len", 48, "--as-test",
+                             "--grow-vocabulary", "--sample-prompts", 0)
+    saved = load_file(grown.checkpoint / "model.safetensors")
+    assert saved["model.embed_tokens.weight"].shape[0] == config["vocab_size"]
+    assert json.loads((grown.checkpoint / "config.json").read_text())["vocab_size"] == config["vocab_size"]

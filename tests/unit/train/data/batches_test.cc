@@ -12,14 +12,15 @@ namespace {
 
 // Samples of the given lengths; token t of sample s is 100 * s + t.
 SampleSet Samples(const std::vector<int32_t>& lengths, std::vector<int32_t> loss_from = {}) {
-  SampleSet set;
+  SampleVectors set;
   for (size_t s = 0; s < lengths.size(); ++s) {
-    for (int32_t t = 0; t < lengths[s]; ++t) set.tokens.push_back(static_cast<int32_t>(100 * s) + t);
-    set.begins.push_back(static_cast<int64_t>(set.tokens.size()));
-    set.loss_from.push_back(loss_from.empty() ? 0 : loss_from[s]);
+    std::vector<int32_t> ids(static_cast<size_t>(lengths[s]));
+    std::iota(ids.begin(), ids.end(), static_cast<int32_t>(100 * s));
+    std::vector<uint8_t> is_target(ids.size(), 1);
+    if (!loss_from.empty()) std::fill_n(is_target.begin(), loss_from[s], 0);
+    set.Add(ids, is_target);
   }
-  set.rows = set.size();
-  return set;
+  return std::move(set).Finish({.rows = static_cast<int64_t>(lengths.size())});
 }
 
 SampleSet RandomSamples(int64_t count, int32_t longest, uint64_t seed) {
@@ -208,6 +209,43 @@ TEST_CASE("BuildMicroBatch: recipe parity pads on its side, counts positions acr
   MicroBatch right = BuildMicroBatch(samples, std::vector<Pack>{{0}}, layout);
   CHECK(right.input_ids == Ints{0, 1, 2, 9, 9, 9});
   CHECK(right.targets == Ints{1, 2, 9, 9, 9, -100});
+}
+
+TEST_CASE("BuildMicroBatch: over an epoch every token is computed once and every target learned once, whatever the packing and the ranks") {
+  Prng prng(11);
+  SampleVectors vectors;
+  int64_t targets = 0;
+  for (int s = 0; s < 700; ++s) {
+    std::vector<int32_t> ids(1 + prng.Below(50));
+    std::vector<uint8_t> is_target(ids.size());
+    for (size_t t = 0; t < ids.size(); ++t) {
+      is_target[t] = prng.Below(3) == 0;
+      targets += t > 0 && is_target[t];
+    }
+    vectors.Add(ids, is_target);
+  }
+  const SampleSet samples = std::move(vectors).Finish({.target_tokens = targets});
+  for (bool pack : {true, false}) {
+    for (int32_t ranks : {1, 3}) {
+      auto plan = BatchPlan::Make(samples, {.ctx_len = 64, .rows_per_step = 24, .micro_batches = 2, .pack = pack});
+      REQUIRE(plan.ok());
+      int64_t useful = 0, learned = 0, cells = 0;
+      for (int64_t step = 0; step < plan->StepsInEpoch(3); ++step) {
+        for (const std::vector<Pack>& micro : plan->Step(3, step).micro_batches) {
+          for (int32_t rank = 0; rank < ranks; ++rank) {
+            MicroBatch batch = BuildMicroBatch(samples, ShareOf(micro, rank, ranks), {.ctx_len = 64});
+            useful += batch.useful_tokens;
+            learned += batch.target_tokens;
+            cells += static_cast<int64_t>(batch.input_ids.size());
+          }
+        }
+      }
+      INFO("pack " << pack << ", " << ranks << " ranks");
+      CHECK(useful == static_cast<int64_t>(samples.tokens.size()));
+      CHECK(learned == samples.counts.target_tokens);
+      CHECK(cells >= useful);
+    }
+  }
 }
 
 TEST_CASE("BuildMicroBatch: no rows make an empty batch") {

@@ -2,9 +2,11 @@
 
 #include <cmath>
 
+#include "nlohmann/json.hpp"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
 #include "train/report/line_plot.h"
+#include "train/report/recipe_report.h"
 
 namespace argosy::train {
 namespace {
@@ -36,6 +38,30 @@ TEST_CASE("Report: steps, base against epochs, exact answers and failures are to
   for (const auto& [name, svg] : report.plots) CHECK(svg.ends_with("</svg>\n"));
   CHECK(!ReportRun("").ok());
   CHECK(!ReportRun("{\"exact\": 1}\n").ok());
+}
+
+TEST_CASE("Recipe reports: every step but an epoch's last, and the epoch with its means; a run that goes on adds nothing twice") {
+  auto step = [](int epoch, int step, double loss) {
+    return fmt::format("{{\"epoch\":{},\"step\":{},\"total_step\":9,\"loss\":{},\"lr\":0.5,\"forward_seconds\":1.0,\"backward_seconds\":2.0}}", epoch, step, loss);
+  };
+  RecipeReports reports;
+  CHECK(reports.Add("{\"base_eval_loss\":5.5,\"total_step\":0}").empty());
+  CHECK(reports.Add(step(1, 1, 4.0)).empty());
+  auto first = nlohmann::json::parse(reports.Add(step(1, 2, 2.0)));
+  CHECK(first == nlohmann::json::parse(R"({"epoch":0,"iteration":0,"train_loss_batch":4.0,"avg_train_loss_epoch":null,"eval_loss":null,"perplexity":null,
+      "num_iterations":1,"train_time_per_epoch":null,"eval_time_per_epoch":null,"fwd_time":1.0,"bwd_time":2.0,"avg_fwd_time_per_epoch":null,
+      "avg_bwd_time_per_epoch":null,"learning_rate":0.5})"));
+  auto epoch = nlohmann::json::parse(reports.Add(R"({"epoch":1,"total_step":2,"train_loss":2.9,"train_seconds":7.0,"eval_loss":1.5,"perplexity":4.48,"eval_seconds":3.0})"));
+  CHECK(epoch == nlohmann::json::parse(R"({"epoch":0,"iteration":1,"train_loss_batch":2.0,"avg_train_loss_epoch":3.0,"eval_loss":1.5,"perplexity":4.48,
+      "num_iterations":2,"train_time_per_epoch":7.0,"eval_time_per_epoch":3.0,"fwd_time":1.0,"bwd_time":2.0,"avg_fwd_time_per_epoch":1.0,
+      "avg_bwd_time_per_epoch":2.0,"learning_rate":0.5})"));
+  CHECK(reports.Add("{\"failure\":1,\"total_step\":2}").empty());
+  CHECK(reports.Add("{\"epoch\":2,\"st").empty());
+  CHECK(reports.Add(step(2, 1, 1.0)).empty());
+  // An epoch without held-out rows has no evaluation; means are of its own steps.
+  auto second = nlohmann::json::parse(reports.Add(R"({"epoch":2,"total_step":3,"train_loss":1.0,"train_seconds":7.0})"));
+  CHECK(second["avg_train_loss_epoch"] == 1.0);
+  CHECK(second["eval_loss"].is_null());
 }
 
 TEST_CASE("Plot: ticks are round, long series are thinned, gaps are left where there is no number, names are escaped") {
