@@ -33,6 +33,7 @@ void AddDatasetCommand(CLI::App& app);
 void AddModelCommand(CLI::App& app);
 void AddPlanCommand(CLI::App& app);
 void AddTokenizeCommand(CLI::App& app);
+void AddTokenizerCommand(CLI::App& app);
 void AddTrainCommand(CLI::App& app);
 void AddValidateCommand(CLI::App& app);
 

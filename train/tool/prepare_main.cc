@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
     AddModelCommand(app);
     AddPlanCommand(app);
     AddTokenizeCommand(app);
+    AddTokenizerCommand(app);
     AddTrainCommand(app);
     AddValidateCommand(app);
   });

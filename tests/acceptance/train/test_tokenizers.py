@@ -13,6 +13,7 @@ import transformers
 
 import models
 from argosy_cluster import argosy_binary
+from training_cluster import verb
 
 SCRIPTS = ["latin é ñ ß ﬁ Ǆ", "Ελληνικά", "кириллица", "עברית", "العربية", "हिन्दी", "বাংলা", "ไทย", "မြန်မာ", "日本語ひらがなカタカナ", "中文漢字", "한국어 각", "አማርኛ", "ᚠᚢᚦ", "𝒜𝓁𝓅𝒽𝒶", "𓀀𓂀", "🏴󠁧󠁢󠁥󠁮󠁧󠁿"]
 EMOJI = ["🙂", "👩‍👩‍👧‍👦", "👍🏽", "🇩🇪🇫🇷", "❤️", "☃︎", "1️⃣"]
@@ -192,3 +193,29 @@ def test_chat_templates_write_what_transformers_writes(tmp_path, request, style)
             assert ours["ids"] == reference(want, add_special_tokens=False).input_ids
             compared += 1
     assert compared >= 2
+
+
+def test_a_tokenizer_learnt_from_texts_is_the_one_that_hfs_trainer_learns(tmp_path):
+    rows = [json.loads(line) for line in open(models.asset("data/gsm8k/train.jsonl"), encoding="utf-8")][:1500]
+    texts = [row[key] for row in rows for key in ("question", "answer")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"question": row["question"], "answer": row["answer"]}) + "\n" for row in rows))
+    (tmp_path / "tokens.json").write_text(json.dumps({"tokens": ["<START_Q>", "<END_Q>"]}))
+    said = verb("tokenizer", "train", "--train-text", tmp_path / "rows.jsonl", "--special-token-path", tmp_path / "tokens.json", "--vocabulary-size", 3000, "--eos-token",
+                "</s>", "--pad-token", "<pad>", "--padding-side", "left", "--output-dir", tmp_path / "made").stdout
+    assert "3000 tokens, learnt from 3000 texts" in said
+
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ours = tokenizers.Tokenizer.from_file(str(tmp_path / "made/tokenizer.json"))
+    special = [token.content for _, token in sorted(ours.get_added_tokens_decoder().items())]
+    assert special[:2] == ["<START_Q>", "<END_Q>"] and {"</s>", "<pad>"} <= set(special)
+    theirs.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(vocab_size=3000, min_frequency=2, special_tokens=special, show_progress=False,
+                                                                     initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert json.loads(ours.to_str())["model"]["merges"] == json.loads(theirs.to_str())["model"]["merges"]
+
+    # The files load as any other's, and give the same ids here and there.
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path / "made")
+    assert loaded.eos_token == "</s>" and loaded.pad_token == "<pad>" and loaded.padding_side == "left"
+    hard = hard_texts("trained", 300, special)
+    assert tokenize(tmp_path / "made", hard) == [loaded(text).input_ids for text in hard]
