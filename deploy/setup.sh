@@ -59,7 +59,7 @@ BUILD_PACKAGES="build-essential cmake ninja-build ccache mold pkg-config git ca-
   python3-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev libsqlite3-dev libssl-dev
   libcurl4-openssl-dev nlohmann-json3-dev libspdlog-dev libcli11-dev libyaml-cpp-dev libsentencepiece-dev libpcre2-dev
   libutf8proc-dev libzip-dev catch2"
-TEST_PACKAGES="chromium iproute2"
+TEST_PACKAGES="chromium iproute2 valgrind"
 # Asio and Beast of Boost 1.81 or newer: Debian 12 has them beside its default 1.74.
 BOOST_PACKAGES="libboost1.81-dev libboost-dev"
 

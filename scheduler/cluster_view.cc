@@ -13,21 +13,22 @@ constexpr const char* kCritical[] = {kCpu, kGpu, kMemory, kObjectStoreMemory};
 
 }  // namespace
 
+int64_t NodeView::UsedShare(int64_t total, int64_t available) {
+  if (total <= 0) return 0;
+  const int64_t used = total - std::clamp<int64_t>(available, 0, total);
+  // Amounts go to 9e18 raw: multiply in floating point, whose rounding does not matter here.
+  return static_cast<int64_t>(static_cast<double>(used) / static_cast<double>(total) * 10'000);
+}
+
 int64_t NodeView::Utilization() const {
   int64_t most = 0;
-  for (const char* name : kCritical) {
-    const int64_t all = total.Get(name).raw();
-    if (all <= 0) continue;
-    const int64_t used = all - std::clamp<int64_t>(available.Get(name).raw(), 0, all);
-    // Amounts go to 9e18 raw: multiply in floating point, whose rounding does not matter here.
-    most = std::max(most, static_cast<int64_t>(static_cast<double>(used) / static_cast<double>(all) * 10'000));
-  }
+  for (const char* name : kCritical) most = std::max(most, UsedShare(total.Get(name).raw(), available.Get(name).raw()));
   return most;
 }
 
 std::string NodeView::DisplayName() const { return name.empty() ? id.Short() : name; }
 
-ClusterView::ClusterView() : index_(std::make_unique<NodeIndex>()) {}
+ClusterView::ClusterView(ClusterViewOptions options) : index_(std::make_unique<NodeIndex>(options)) {}
 ClusterView::~ClusterView() = default;
 ClusterView::ClusterView(ClusterView&&) noexcept = default;
 ClusterView& ClusterView::operator=(ClusterView&&) noexcept = default;
@@ -81,20 +82,20 @@ absl::Status ClusterView::SetContended(NodeId id, bool contended) {
 absl::Status ClusterView::SetGathered(NodeId id, GroupId group) {
   ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   node->gathered_for = group;
-  ++version_;
+  Changed(*node);
   return absl::OkStatus();
 }
 
 absl::Status ClusterView::SetDraining(NodeId id, bool draining) {
   ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   node->draining = draining;
-  Changed(*node);
+  Changed(*node, true);
   return absl::OkStatus();
 }
 
-void ClusterView::Changed(const NodeView& node, bool labels_changed) {
+void ClusterView::Changed(const NodeView& node, bool identity_changed) {
   ++version_;
-  index_->Put(node, labels_changed);
+  index_->Put(node, identity_changed);
 }
 
 void ClusterView::ForgetBundles(NodeView& node) {
@@ -115,7 +116,7 @@ absl::Status ClusterView::MarkLost(NodeId id, absl::Time now) {
   node->gathered_for = GroupId();
   ForgetBundles(*node);
   --alive_count_;
-  Changed(*node);
+  Changed(*node, true);
   return absl::OkStatus();
 }
 

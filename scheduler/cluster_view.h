@@ -47,8 +47,20 @@ struct NodeView {
 
   // Used share of the most used of CPU, GPU, memory and object_store_memory, in ten-thousandths.
   int64_t Utilization() const;
+  // The same of one amount.
+  static int64_t UsedShare(int64_t total, int64_t available);
   // "gpu-1", or the id's first digits when the node has no name.
   std::string DisplayName() const;
+};
+
+struct ClusterViewOptions {
+  // Shapes with DefaultStrategy that Place finds nodes for by a column of their own (node_index.h); of SPREAD a quarter as many. A column takes
+  // 2 bytes a node and level, one of SPREAD 8, and both about twice that.
+  size_t columns_max = 256;
+  // A shape gets its column when it is asked for so often.
+  uint32_t column_after = 3;
+  // ... unless so few nodes can match it that a look at each is as fast.
+  size_t few_without_column = 8;
 };
 
 // Nodes by id, with indexes that let Place look at few of them.
@@ -60,7 +72,7 @@ struct NodeView {
 // Failure:  an unknown node is NotFound and changes nothing.
 class ClusterView {
  public:
-  ClusterView();
+  explicit ClusterView(ClusterViewOptions options = {});
   ~ClusterView();
   ClusterView(ClusterView&&) noexcept;
   ClusterView& operator=(ClusterView&&) noexcept;
@@ -107,15 +119,15 @@ class ClusterView {
   ResourceSet Total() const;
   ResourceSet Available() const;
 
-  // For Place.
-  const NodeIndex& index() const { return *index_; }
+  // For Place. It learns from what it is asked.
+  NodeIndex& index() const { return *index_; }
   // Nodes that hold bundles of the group, by bundle.
   const std::map<int, NodeId>* BundlesOf(GroupId group) const;
 
  private:
   absl::StatusOr<NodeView*> Get(NodeId id);
   void ForgetBundles(NodeView& node);
-  void Changed(const NodeView& node, bool labels_changed = false);
+  void Changed(const NodeView& node, bool identity_changed = false);
 
   std::unordered_map<NodeId, std::unique_ptr<NodeView>> nodes_;
   std::map<uint64_t, const NodeView*> order_;

@@ -90,6 +90,7 @@ std::optional<GroupStrategy> ParseGroupStrategy(std::string_view text);
 struct BundleDemand {
   ResourceSet resources;
   LabelSelector labels;
+  friend bool operator==(const BundleDemand&, const BundleDemand&) = default;
 };
 
 // Bundles that are reserved together or not at all.
@@ -100,6 +101,7 @@ struct BundleDemand {
 struct GroupDemand {
   GroupStrategy strategy = GroupStrategy::kPack;
   std::vector<BundleDemand> bundles;
+  friend bool operator==(const GroupDemand&, const GroupDemand&) = default;
   std::string ToString() const;   // "PACK of 3 bundles: 1 x {CPU: 1, GPU: 1}, 2 x {CPU: 1}"
 };
 

@@ -16,16 +16,27 @@ absl::Status DemandQueue::Add(Request request) {
                       "the queue of waiting demands is full: {} wait, {} are possible", requests_.size(),
                       options_.requests_max);
   }
-  auto entry = shapes_.try_emplace(request.demand.GetShape()).first;
+  auto at = shapes_.try_emplace(request.demand.GetShape()).first;
+  Entry& entry = at->second;
+  entry.shape = &at->first;
+  auto [line_at, new_line] = entry.lines.try_emplace(request.job);
+  Line& line = line_at->second;
+  auto [job_at, new_job] = jobs_.try_emplace(request.job);
+  Job& job = job_at->second;
+  if (new_job) job.turn = turns_.insert(turns_.end(), request.job);
+  if (new_line) {
+    line.job = request.job;
+    line.entry = &entry;
+    ++job.lines;
+  }
   const Position position{request.priority, next_order_++};
-  entry->second.jobs[request.job][position] = request.id;
-  auto [job, is_new] = jobs_.try_emplace(request.job);
-  if (is_new) job->second.turn = turns_.insert(turns_.end(), request.job);
-  job->second.shapes.insert(&entry->first);
-  deadlines_.emplace(request.deadline, request.id);
-  requests_[request.id] = {
-      request.job,      entry,           position, std::move(request.demand.locality), request.count,
-      request.added_at, request.deadline};
+  if (line.fifo.empty() || position < line.fifo.begin()->first) {
+    if (!line.fifo.empty()) job.fronts.erase({line.fifo.begin()->first, &line});
+    job.fronts.insert({position, &line});
+  }
+  line.fifo[position] = request.id;
+  if (request.deadline != absl::InfiniteFuture()) deadlines_.emplace(request.deadline, request.id);
+  requests_[request.id] = {&line, position, std::move(request.demand.locality), request.count, request.added_at, request.deadline};
   return absl::OkStatus();
 }
 
@@ -33,25 +44,30 @@ DemandQueue::Request DemandQueue::Remove(RequestId id) {
   auto it = requests_.find(id);
   Waiting waiting = std::move(it->second);
   requests_.erase(it);
-  deadlines_.erase({waiting.deadline, id});
+  if (waiting.deadline != absl::InfiniteFuture()) deadlines_.erase({waiting.deadline, id});
+  Line& line = *waiting.line;
+  Entry& entry = *line.entry;
   Request request{id,
-                  waiting.job,
-                  Demand::FromShape(waiting.entry->first, std::move(waiting.locality)),
+                  line.job,
+                  Demand::FromShape(*entry.shape, std::move(waiting.locality)),
                   waiting.count,
                   waiting.position.priority,
                   waiting.added_at,
                   waiting.deadline};
-  auto fifo = waiting.entry->second.jobs.find(waiting.job);
-  fifo->second.erase(waiting.position);
-  if (!fifo->second.empty()) return request;
-  waiting.entry->second.jobs.erase(fifo);
-  auto job = jobs_.find(waiting.job);
-  job->second.shapes.erase(&waiting.entry->first);
-  if (job->second.shapes.empty()) {
+  auto job = jobs_.find(line.job);
+  const bool was_first = !(line.fifo.begin()->first < waiting.position);
+  line.fifo.erase(waiting.position);
+  if (was_first) {
+    job->second.fronts.erase({waiting.position, &line});
+    if (!line.fifo.empty()) job->second.fronts.insert({line.fifo.begin()->first, &line});
+  }
+  if (!line.fifo.empty()) return request;
+  entry.lines.erase(request.job);
+  if (entry.lines.empty()) shapes_.erase(shapes_.find(*entry.shape));
+  if (--job->second.lines == 0) {
     turns_.erase(job->second.turn);
     jobs_.erase(job);
   }
-  if (waiting.entry->second.jobs.empty()) shapes_.erase(waiting.entry);
   return request;
 }
 
@@ -63,8 +79,8 @@ std::optional<DemandQueue::Request> DemandQueue::Cancel(RequestId id) {
 std::vector<DemandQueue::Request> DemandQueue::CancelJob(JobId job) {
   std::vector<RequestId> ids;
   if (auto it = jobs_.find(job); it != jobs_.end()) {
-    for (const Shape* shape : it->second.shapes) {
-      for (const auto& [position, id] : shapes_.at(*shape).jobs.at(job)) ids.push_back(id);
+    for (const Front& front : it->second.fronts) {
+      for (const auto& [position, id] : front.line->fifo) ids.push_back(id);
     }
   }
   std::sort(ids.begin(), ids.end());
@@ -81,45 +97,53 @@ bool DemandQueue::SetCount(RequestId id, int64_t count) {
   return true;
 }
 
-std::optional<DemandQueue::Served> DemandQueue::Next(const TryPlace& try_place, std::set<const Shape*>& refused) {
-  for (auto turn = turns_.begin(); turn != turns_.end(); ++turn) {
-    const JobId job = *turn;
-    // The job's shapes, the one whose first request comes first in front.
-    std::vector<std::pair<Position, const Shape*>> order;
-    for (const Shape* shape : jobs_.at(job).shapes) {
-      if (!refused.contains(shape)) order.emplace_back(shapes_.at(*shape).jobs.at(job).begin()->first, shape);
-    }
-    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& [position, shape] : order) {
-      const RequestId id = shapes_.at(*shape).jobs.at(job).begin()->second;
-      Waiting& waiting = requests_.at(id);
-      Demand demand = Demand::FromShape(*shape, waiting.locality);
-      std::optional<NodeId> node = try_place(demand);
-      if (!node) {
-        refused.insert(shape);
-        continue;
+std::optional<DemandQueue::Served> DemandQueue::Next(const TryPlace& try_place) {
+  while (!turns_.empty()) {
+    Job& job = jobs_.at(turns_.front());
+    while (!job.fronts.empty()) {
+      Line& line = *job.fronts.begin()->line;
+      Entry& entry = *line.entry;
+      if (entry.refused_in != pass_) {
+        const RequestId id = line.fifo.begin()->second;
+        Waiting& waiting = requests_.at(id);
+        Demand demand = Demand::FromShape(*entry.shape, waiting.locality);
+        if (std::optional<NodeId> node = try_place(demand)) {
+          turns_.splice(turns_.end(), turns_, turns_.begin());
+          Served served{id, line.job, std::move(demand), *node, --waiting.count};
+          if (served.count_left == 0) Remove(id);
+          return served;
+        }
+        entry.refused_in = pass_;
       }
-      turns_.splice(turns_.end(), turns_, turn);
-      Served served{id, job, std::move(demand), *node, --waiting.count};
-      if (served.count_left == 0) Remove(id);
-      return served;
+      refused_.push_back(&line);
+      job.fronts.erase(job.fronts.begin());
     }
+    // It comes before all that are served after this.
+    refused_turns_.splice(refused_turns_.end(), turns_, turns_.begin());
   }
   return std::nullopt;
 }
 
+void DemandQueue::EndPass() {
+  for (Line* line : refused_) jobs_.at(line->job).fronts.insert({line->fifo.begin()->first, line});
+  refused_.clear();
+  turns_.splice(turns_.begin(), refused_turns_);
+  ++pass_;
+}
+
 std::optional<DemandQueue::Served> DemandQueue::NextServable(const TryPlace& try_place) {
-  std::set<const Shape*> refused;
-  return Next(try_place, refused);
+  std::optional<Served> served = Next(try_place);
+  EndPass();
+  return served;
 }
 
 size_t DemandQueue::ServeAll(const TryPlace& try_place, const std::function<void(const Served&)>& serve) {
-  std::set<const Shape*> refused;
   size_t served = 0;
-  while (std::optional<Served> next = Next(try_place, refused)) {
+  while (std::optional<Served> next = Next(try_place)) {
     serve(*next);
     ++served;
   }
+  EndPass();
   return served;
 }
 
@@ -137,9 +161,9 @@ std::vector<DemandQueue::ShapeSummary> DemandQueue::Summaries() const {
   std::vector<ShapeSummary> summaries;
   for (const auto& [shape, entry] : shapes_) {
     ShapeSummary summary{shape, 0, 0, absl::InfiniteFuture()};
-    for (const auto& [job, fifo] : entry.jobs) {
-      summary.requests += fifo.size();
-      for (const auto& [position, id] : fifo) {
+    for (const auto& [job, line] : entry.lines) {
+      summary.requests += line.fifo.size();
+      for (const auto& [position, id] : line.fifo) {
         const Waiting& waiting = requests_.at(id);
         summary.count += waiting.count;
         summary.oldest = std::min(summary.oldest, waiting.added_at);
@@ -147,15 +171,15 @@ std::vector<DemandQueue::ShapeSummary> DemandQueue::Summaries() const {
     }
     summaries.push_back(std::move(summary));
   }
-  std::stable_sort(summaries.begin(), summaries.end(),
-                   [](const ShapeSummary& a, const ShapeSummary& b) { return a.count > b.count; });
+  std::sort(summaries.begin(), summaries.end(),
+            [](const ShapeSummary& a, const ShapeSummary& b) { return a.count != b.count ? a.count > b.count : a.shape < b.shape; });
   return summaries;
 }
 
 std::map<JobId, size_t> DemandQueue::SizesByJob() const {
   std::map<JobId, size_t> sizes;
   for (const auto& [shape, entry] : shapes_) {
-    for (const auto& [job, fifo] : entry.jobs) sizes[job] += fifo.size();
+    for (const auto& [job, line] : entry.lines) sizes[job] += line.fifo.size();
   }
   return sizes;
 }

@@ -19,7 +19,7 @@
 namespace argosy::scheduler {
 
 // Waiting demands, one entry a shape; inside a shape the requests of each job in the order of priority, then age. Jobs
-// take turns.
+// take turns. Serving one costs the logarithm of what waits, and a pass looks at each shape that cannot be placed once.
 //
 // Thread:   its owner's.
 // Failure:  Add is ResourceExhausted when `requests_max` wait already.
@@ -62,7 +62,7 @@ class DemandQueue {
   // The next request that a node can serve, taking turns between jobs. None when no shape can be placed.
   std::optional<Served> NextServable(const TryPlace& try_place);
   // As NextServable until none is left, remembering shapes that could not be placed; `serve` must spend the placement
-  // at once.
+  // at once, and leaves the queue alone.
   size_t ServeAll(const TryPlace& try_place, const std::function<void(const Served&)>& serve);
 
   // Removes and returns the requests whose deadline is not after `now`.
@@ -94,12 +94,26 @@ class DemandQueue {
     }
   };
   using Fifo = std::map<Position, RequestId>;
+  struct Entry;
+  // The requests of one job for one shape.
+  struct Line {
+    JobId job;
+    Entry* entry = nullptr;
+    Fifo fifo;
+  };
   struct Entry {
-    std::map<JobId, Fifo> jobs;
+    const Shape* shape = nullptr;   // its key in shapes_
+    std::map<JobId, Line> lines;
+    uint64_t refused_in = 0;   // the last pass in which it could not be placed
+  };
+  // A line by its first request.
+  struct Front {
+    Position position;
+    Line* line = nullptr;
+    friend bool operator<(const Front& a, const Front& b) { return a.position < b.position; }
   };
   struct Waiting {
-    JobId job;
-    std::map<Shape, Entry>::iterator entry;
+    Line* line = nullptr;
     Position position;
     std::vector<Locality> locality;
     int64_t count = 1;
@@ -108,19 +122,27 @@ class DemandQueue {
   };
   struct Job {
     std::list<JobId>::iterator turn;
-    std::set<const Shape*> shapes;
+    std::set<Front> fronts;   // of all lines; in a pass without those that were refused
+    size_t lines = 0;
   };
 
   Request Remove(RequestId id);
-  std::optional<Served> Next(const TryPlace& try_place, std::set<const Shape*>& refused);
+  // The next of a pass; EndPass must follow the last.
+  std::optional<Served> Next(const TryPlace& try_place);
+  void EndPass();
 
   Options options_;
-  std::map<Shape, Entry> shapes_;
+  std::unordered_map<Shape, Entry> shapes_;
   std::unordered_map<RequestId, Waiting> requests_;
-  std::set<std::pair<absl::Time, RequestId>> deadlines_;
+  std::set<std::pair<absl::Time, RequestId>> deadlines_;   // without InfiniteFuture
   std::list<JobId> turns_;   // front: next
   std::unordered_map<JobId, Job> jobs_;
   uint64_t next_order_ = 0;
+
+  // What a pass has put aside, so that nothing is looked at twice.
+  uint64_t pass_ = 1;
+  std::vector<Line*> refused_;
+  std::list<JobId> refused_turns_;   // jobs of which nothing can be placed, in the order of their turns
 };
 
 }  // namespace argosy::scheduler

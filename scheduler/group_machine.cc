@@ -21,6 +21,9 @@ std::string NameOf(NodeId id, const ClusterView& view) {
   return node == nullptr ? id.Short() : node->DisplayName();
 }
 
+// So many unlike demands that cannot be placed are remembered in one pass.
+constexpr size_t kFailuresMax = 64;
+
 // Bundles by node, in the order of the bundles' indices.
 std::map<NodeId, std::vector<int>> ByNode(const std::set<int>& bundles, const std::vector<NodeId>& nodes) {
   std::map<NodeId, std::vector<int>> by_node;
@@ -273,6 +276,22 @@ void GroupMachine::AbortAttempt(Group& group, NodeId failed, Context& context) {
   Enqueue(group);
 }
 
+GroupMachine::Failure GroupMachine::Explain(Group& group, const GroupPlaceOptions& options, Context& context) {
+  Failure failure{&group.demand};
+  if (context.view.size() > options_.explained_nodes_max && context.now < group.explained_at + options_.explain_every &&
+      !group.explanation.empty()) {
+    GroupPlaceOptions when_idle = options;
+    when_idle.ignore_usage = true;
+    failure.feasible = PlaceGroup(context.view, group.demand, context.prng, when_idle).has_value();
+    return failure;
+  }
+  group.explained_at = context.now;
+  const GroupExplanation explanation = ExplainGroup(context.view, group.demand, context.prng, options);
+  failure.feasible = explanation.feasible;
+  failure.explanation = explanation.ToString();
+  return failure;
+}
+
 void GroupMachine::Gather(Context& context) {
   const absl::Time now = context.now;
   const bool timer = std::any_of(tickets_.begin(), tickets_.end(), [&](const auto& entry) {
@@ -287,21 +306,35 @@ void GroupMachine::Gather(Context& context) {
   for (NodeId node : before) std::ignore = context.view.SetGathered(node, GroupId());
   bool somebody_gathers = false;
   const std::map<uint64_t, GroupId> waiting = tickets_;
+  std::vector<Failure> failures;
   for (const auto& [ticket, id] : waiting) {
     Group& group = groups_.at(id);
     if (now < group.retry_at) continue;
     GroupPlaceOptions options{id, group.nodes, false};
-    if (auto nodes = PlaceGroup(context.view, group.demand, context.prng, options)) {
-      StartAttempt(group, *std::move(nodes), context);
-      continue;
+    // Nothing has become free since a group of the same demand was looked at. One that kept nodes before, or has bundles, is not the same.
+    const bool ordinary = group.state == GroupState::kPending && group.gather_nodes.empty();
+    const Failure* failure = nullptr;
+    for (const Failure& known : failures) {
+      const bool says_why = !known.explanation.empty() || !group.explanation.empty();
+      if (ordinary && says_why && known.while_gathering == somebody_gathers && *known.demand == group.demand) failure = &known;
     }
-    GroupExplanation explanation = ExplainGroup(context.view, group.demand, context.prng, options);
-    std::string text = explanation.ToString();
-    if (text != group.explanation || explanation.feasible != group.feasible) {
+    Failure own;
+    if (failure == nullptr) {
+      if (auto nodes = PlaceGroup(context.view, group.demand, context.prng, options)) {
+        StartAttempt(group, *std::move(nodes), context);
+        continue;
+      }
+      own = Explain(group, options, context);
+      own.while_gathering = somebody_gathers;
+      failure = &own;
+    }
+    const std::string& text = failure->explanation.empty() ? group.explanation : failure->explanation;
+    if (text != group.explanation || failure->feasible != group.feasible) {
       group.explanation = text;
-      group.feasible = explanation.feasible;
-      context.effects.push_back(GroupPending{id, group.feasible, std::move(text)});
+      group.feasible = failure->feasible;
+      context.effects.push_back(GroupPending{id, group.feasible, group.explanation});
     }
+    if (failure == &own && ordinary && failures.size() < kFailuresMax) failures.push_back(std::move(own));
     if (!group.feasible || somebody_gathers || now < group.gather_again_at) continue;
     if (group.gather_since == absl::InfiniteFuture()) group.gather_since = now;
     if (now - group.gather_since >= options_.gather_max) {

@@ -138,6 +138,9 @@ class GroupMachine {
     absl::Duration retry_first = absl::Milliseconds(100);
     absl::Duration retry_last = absl::Seconds(5);
     size_t groups_max = 10'000;
+    // Why a group waits is found out again whenever something changes; with more nodes than this only so often.
+    size_t explained_nodes_max = 100;
+    absl::Duration explain_every = absl::Seconds(1);
   };
   GroupMachine() : GroupMachine(Options{}) {}
   explicit GroupMachine(Options options) : options_(options) {}
@@ -160,6 +163,7 @@ class GroupMachine {
     std::set<NodeId> waiting_for;   // nodes that have not answered yet
     std::string explanation;        // why it waits
     bool feasible = false;
+    absl::Time explained_at = absl::InfinitePast();
     absl::Time retry_at = absl::InfinitePast();
     absl::Duration retry_delay;
     absl::Time gather_since = absl::InfiniteFuture();
@@ -184,6 +188,14 @@ class GroupMachine {
 
   // Tries the waiting groups in order, and decides which of them gathers.
   void Gather(Context& context);
+  // What a group that cannot be placed waits for. Of equal demands one is looked at.
+  struct Failure {
+    const GroupDemand* demand = nullptr;
+    bool while_gathering = false;   // some nodes were kept for a group before it
+    bool feasible = false;
+    std::string explanation;   // empty: not found out
+  };
+  Failure Explain(Group& group, const GroupPlaceOptions& options, Context& context);
   void StartAttempt(Group& group, std::vector<NodeId> nodes, Context& context);
   // Returns what the attempt took and waits again. `failed` is the node that holds nothing of it any more, or nil.
   void AbortAttempt(Group& group, NodeId failed, Context& context);

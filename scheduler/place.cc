@@ -13,55 +13,9 @@
 namespace argosy::scheduler {
 namespace {
 
-// Packing ends where half of the critical resource is used.
-constexpr int64_t kPackBelow = 5'000;
-
 std::optional<NodeId> IdOf(const NodeView* node) {
   if (node == nullptr) return std::nullopt;
   return node->id;
-}
-
-// The few candidates that pass, scored as the trees score all.
-const NodeView* PickAmong(const std::vector<const NodeView*>& candidates, bool with_gpu, const Demand& demand,
-                          bool spread, Prng& prng) {
-  const NodeView* best = nullptr;
-  int64_t best_key = 0;
-  uint64_t ties = 0;
-  for (const NodeView* node : candidates) {
-    if ((node->total.Get(kGpu) > Amount()) != with_gpu || Check(*node, demand) != Filter::kNone) continue;
-    const int64_t utilization = node->Utilization();
-    if (!spread && utilization < kPackBelow) return node;
-    const int64_t key = spread ? static_cast<int64_t>(node->last_taken) : utilization;
-    if (best == nullptr || key < best_key) {
-      best = node;
-      best_key = key;
-      ties = 1;
-    } else if (key == best_key && prng.Below(++ties) == 0) {
-      best = node;
-    }
-  }
-  return best;
-}
-
-const NodeView* Pick(const ClusterView& view, const Demand& demand, Prng& prng) {
-  const bool spread = std::holds_alternative<SpreadStrategy>(demand.strategy);
-  const bool wants_gpu = demand.resources.Get(kGpu) > Amount();
-  const auto few = view.index().FewCandidates(demand);
-  const auto accept = [&](const NodeView& node) { return Check(node, demand) == Filter::kNone; };
-  for (bool with_gpu : {false, true}) {
-    if (wants_gpu && !with_gpu) continue;
-    const NodeView* node = nullptr;
-    if (few) {
-      node = PickAmong(*few, with_gpu, demand, spread, prng);
-    } else if (spread) {
-      node = view.index().Least(with_gpu, demand.resources, true, accept, prng);
-    } else {
-      node = view.index().First(with_gpu, demand.resources, kPackBelow, accept);
-      if (node == nullptr) node = view.index().Least(with_gpu, demand.resources, false, accept, prng);
-    }
-    if (node != nullptr) return node;
-  }
-  return nullptr;
 }
 
 const NodeView* PickBundle(const ClusterView& view, const Demand& demand, const BundleAffinity& affinity) {
@@ -82,7 +36,9 @@ const NodeView* PickBundle(const ClusterView& view, const Demand& demand, const 
 }  // namespace
 
 std::optional<NodeId> Place(const ClusterView& view, const Demand& asked, Prng& prng) {
-  const Demand demand = Resolve(view, asked);
+  const auto* wish = std::get_if<NodeAffinity>(&asked.strategy);
+  if (wish != nullptr && wish->soft) return Place(view, Resolve(view, asked), prng);
+  const Demand& demand = asked;
   if (const auto* bundle = std::get_if<BundleAffinity>(&demand.strategy))
     return IdOf(PickBundle(view, demand, *bundle));
   if (const auto* affinity = std::get_if<NodeAffinity>(&demand.strategy)) {
@@ -100,7 +56,7 @@ std::optional<NodeId> Place(const ClusterView& view, const Demand& asked, Prng& 
     }
     if (nearest != nullptr) return nearest->id;
   }
-  return IdOf(Pick(view, demand, prng));
+  return IdOf(view.index().Pick(demand, prng));
 }
 
 namespace {
@@ -109,23 +65,30 @@ namespace {
 struct Kind {
   ResourceSet resources;
   LabelSelector labels;
+  std::vector<int64_t> need;          // by the names that the group asks for
   std::vector<int> bundles;
-  std::vector<size_t> candidates;   // nodes that may hold one, if alone
+  std::vector<uint32_t> able;         // nodes that may hold one when nothing runs there
+  std::vector<uint32_t> candidates;   // those of them that have room for one, if alone
   bool wants_gpu = false;
 };
 
 struct Candidate {
   const NodeView* node = nullptr;
-  ResourceSet free;
+  int64_t utilization = 0;
   bool with_gpu = false;
   int held = 0;   // bundles of the group
 };
 
-// Search steps after which a placement that greedy choice did not find is given up.
+// Search steps after which a placement that greedy choice did not find is given up, and nodes that it may look at for them.
 constexpr int kSearchStepsMax = 20'000;
+constexpr int kSearchLooksMax = 2'000'000;
 // Above this many bundles so few steps find nothing that greedy choice missed.
 constexpr size_t kSearchBundlesMax = 64;
+// With more kinds of bundle than this, nodes are not counted again when all bundles of one kind are placed.
+constexpr size_t kRecountedKindsMax = 16;
 
+// One placement of one group. Looks at each node once, and then only at those that are best in some order; amounts are kept for the names that the
+// group asks for alone.
 class GroupPlacer {
  public:
   GroupPlacer(const ClusterView& view, const GroupDemand& demand, Prng& prng, const GroupPlaceOptions& options)
@@ -135,38 +98,31 @@ class GroupPlacer {
       result_[i] = options.placed[i];
       if (!result_[i].IsNil()) ++held[result_[i]];
     }
+    FindKinds();
     for (const NodeView* node : view.Nodes()) {
       if (!node->alive || node->draining) continue;
       if (!options.ignore_usage && !node->gathered_for.IsNil() && node->gathered_for != options.group) continue;
-      Candidate candidate{node, options.ignore_usage ? node->total : node->available, node->total.Get(kGpu) > Amount(),
-                          0};
+      AddCandidate(*node, options.ignore_usage);
+      if (held.empty()) continue;
       if (auto it = held.find(node->id); it != held.end()) {
-        candidate.held = it->second;
-        if (options.ignore_usage) SpendPlaced(candidate);
+        candidates_.back().held = it->second;
+        if (options.ignore_usage) SpendPlaced(candidates_.size() - 1);
       }
-      candidates_.push_back(std::move(candidate));
     }
-    std::map<std::pair<ResourceSet, LabelSelector>, Kind> kinds;
-    for (size_t i = 0; i < result_.size(); ++i) {
-      if (!result_[i].IsNil()) continue;
-      const BundleDemand& bundle = demand.bundles[i];
-      Kind& kind = kinds[{bundle.resources, bundle.labels}];
-      kind.bundles.push_back(static_cast<int>(i));
-    }
-    for (auto& [key, kind] : kinds) {
-      kind.resources = key.first;
-      kind.labels = key.second;
-      kind.wants_gpu = kind.resources.Get(kGpu) > Amount();
-      for (size_t c = 0; c < candidates_.size(); ++c) {
-        if (Fits(candidates_[c], kind)) kind.candidates.push_back(c);
+    for (Kind& kind : kinds_) {
+      for (uint32_t c : kind.able) {
+        if (Fits(c, kind)) kind.candidates.push_back(c);
       }
-      kinds_.push_back(std::move(kind));
     }
     // Those with fewest choices first, then the largest.
     std::stable_sort(kinds_.begin(), kinds_.end(), [](const Kind& a, const Kind& b) {
       if (a.candidates.size() != b.candidates.size()) return a.candidates.size() < b.candidates.size();
       return Size(a) > Size(b);
     });
+    kinds_of_.resize(candidates_.size());
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      for (uint32_t c : kinds_[k].able) kinds_of_[c].push_back(static_cast<uint32_t>(k));
+    }
   }
 
   std::optional<std::vector<NodeId>> Run() {
@@ -192,65 +148,100 @@ class GroupPlacer {
     return sum;
   }
 
-  void SpendPlaced(Candidate& candidate) {
+  void FindKinds() {
+    std::map<std::pair<ResourceSet, LabelSelector>, std::vector<int>> bundles;
     for (size_t i = 0; i < result_.size(); ++i) {
-      if (result_[i] == candidate.node->id) Spend(candidate, demand_.bundles[i].resources);
+      const BundleDemand& bundle = demand_.bundles[i];
+      if (result_[i].IsNil()) bundles[{bundle.resources, bundle.labels}].push_back(static_cast<int>(i));
+    }
+    ResourceSet all;
+    for (const auto& [key, of] : bundles) all.Add(key.first);
+    for (const auto& [name, amount] : all.amounts()) names_.push_back(name);
+    for (auto& [key, of] : bundles) {
+      Kind kind;
+      kind.resources = key.first;
+      kind.labels = key.second;
+      for (const std::string& name : names_) kind.need.push_back(kind.resources.Get(name).raw());
+      kind.wants_gpu = kind.resources.Get(kGpu) > Amount();
+      kind.bundles = std::move(of);
+      kinds_.push_back(std::move(kind));
     }
   }
 
-  static void Spend(Candidate& candidate, const ResourceSet& resources) {
-    for (const auto& [name, amount] : resources.amounts()) candidate.free.Set(name, candidate.free.Get(name) - amount);
+  void AddCandidate(const NodeView& node, bool ignore_usage) {
+    const uint32_t c = static_cast<uint32_t>(candidates_.size());
+    bool any = false;
+    for (Kind& kind : kinds_) {
+      if (!node.total.Contains(kind.resources) || !kind.labels.Matches(node.labels)) continue;
+      kind.able.push_back(c);
+      any = true;
+    }
+    candidates_.push_back({&node, any ? node.Utilization() : 0, node.total.Get(kGpu) > Amount(), 0});
+    const ResourceSet& free = ignore_usage ? node.total : node.available;
+    for (const std::string& name : names_) free_.push_back(free.Get(name).raw());
   }
 
-  bool Fits(const Candidate& candidate, const Kind& kind) const {
-    return candidate.node->total.Contains(kind.resources) && candidate.free.Contains(kind.resources) &&
-           kind.labels.Matches(candidate.node->labels);
+  int64_t* Free(size_t c) { return free_.data() + c * names_.size(); }
+  const int64_t* Free(size_t c) const { return free_.data() + c * names_.size(); }
+
+  void SpendPlaced(size_t c) {
+    for (size_t i = 0; i < result_.size(); ++i) {
+      if (result_[i] != candidates_[c].node->id) continue;
+      for (size_t n = 0; n < names_.size(); ++n) Free(c)[n] -= demand_.bundles[i].resources.Get(names_[n]).raw();
+    }
   }
 
-  void Assign(int bundle, Candidate& candidate, const Kind& kind) {
-    Spend(candidate, kind.resources);
-    ++candidate.held;
-    result_[static_cast<size_t>(bundle)] = candidate.node->id;
+  // Of a node that is able.
+  bool Fits(size_t c, const Kind& kind) const { return Covers(Free(c), kind.need); }
+  static bool Covers(const int64_t* free, const std::vector<int64_t>& need) {
+    for (size_t n = 0; n < need.size(); ++n) {
+      if (need[n] > 0 && free[n] < need[n]) return false;
+    }
+    return true;
+  }
+
+  void Assign(int bundle, size_t c, const Kind& kind) {
+    for (size_t n = 0; n < names_.size(); ++n) Free(c)[n] -= kind.need[n];
+    ++candidates_[c].held;
+    result_[static_cast<size_t>(bundle)] = candidates_[c].node->id;
   }
 
   // Runs `method` and undoes what it did when it fails.
   bool Try(bool (GroupPlacer::*method)()) {
-    std::vector<Candidate> candidates = candidates_;
-    std::vector<NodeId> result = result_;
+    const std::vector<Candidate> candidates = candidates_;
+    const std::vector<int64_t> free = free_;
+    const std::vector<NodeId> result = result_;
     if ((this->*method)()) return true;
-    candidates_ = std::move(candidates);
-    result_ = std::move(result);
+    candidates_ = candidates;
+    free_ = free;
+    result_ = result;
     return false;
   }
 
   // Lower is better, when nothing else decides: no GPU that nobody asks for, then the emptier node when spreading, the
   // fuller when packing.
-  std::pair<int, int64_t> Preference(const Candidate& candidate, bool wants_gpu, bool pack) const {
-    const int64_t utilization = candidate.node->Utilization();
-    return {candidate.with_gpu && !wants_gpu, pack ? -utilization : utilization};
+  using Preference = std::pair<int, int64_t>;
+  Preference PreferenceOf(size_t c, bool wants_gpu, bool pack) const {
+    const Candidate& candidate = candidates_[c];
+    return {candidate.with_gpu && !wants_gpu, pack ? -candidate.utilization : candidate.utilization};
   }
 
   bool OneNode() {
-    ResourceSet sum;
+    std::vector<int64_t> sum(names_.size(), 0);
     bool wants_gpu = false;
     for (const Kind& kind : kinds_) {
       wants_gpu |= kind.wants_gpu;
-      for (size_t i = 0; i < kind.bundles.size(); ++i) sum.Add(kind.resources);
+      for (size_t n = 0; n < names_.size(); ++n) sum[n] += kind.need[n] * static_cast<int64_t>(kind.bundles.size());
     }
     // A bundle that is placed already decides the node.
     const bool bound = std::any_of(result_.begin(), result_.end(), [](NodeId id) { return !id.IsNil(); });
-    Candidate* best = nullptr;
-    for (size_t c : kinds_.front().candidates) {
-      Candidate& candidate = candidates_[c];
-      if (bound && candidate.held == 0) continue;
-      if (!candidate.free.Contains(sum)) continue;
-      if (!std::all_of(kinds_.begin(), kinds_.end(),
-                       [&](const Kind& kind) { return kind.labels.Matches(candidate.node->labels); }))
-        continue;
-      if (best == nullptr || Preference(candidate, wants_gpu, true) < Preference(*best, wants_gpu, true))
-        best = &candidate;
+    std::optional<uint32_t> best;
+    for (uint32_t c : kinds_.front().candidates) {
+      if (bound && candidates_[c].held == 0) continue;
+      if (kinds_of_[c].size() < kinds_.size() || !Covers(Free(c), sum)) continue;
+      if (!best || PreferenceOf(c, wants_gpu, true) < PreferenceOf(*best, wants_gpu, true)) best = c;
     }
-    if (best == nullptr) return false;
+    if (!best) return false;
     for (const Kind& kind : kinds_) {
       for (int bundle : kind.bundles) Assign(bundle, *best, kind);
     }
@@ -259,122 +250,151 @@ class GroupPlacer {
 
   // Each bundle to a node of its own: augmenting paths (Kuhn 1955), kinds with few choices first.
   bool Matching() {
-    std::vector<const Kind*> kind_of;
+    std::vector<size_t> kind_of;
     std::vector<int> bundle_of;
-    for (const Kind& kind : kinds_) {
-      for (int bundle : kind.bundles) {
-        kind_of.push_back(&kind);
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      for (int bundle : kinds_[k].bundles) {
+        kind_of.push_back(k);
         bundle_of.push_back(bundle);
       }
     }
-    std::map<const Kind*, std::vector<size_t>> choices;
-    for (const Kind& kind : kinds_) {
-      std::vector<size_t>& order = choices[&kind];
-      for (size_t c : kind.candidates) {
-        if (candidates_[c].held == 0) order.push_back(c);
+    // As many choices as there are bundles are enough: one of them is always free.
+    std::vector<std::vector<uint32_t>> choices(kinds_.size());
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      std::vector<std::pair<Preference, uint32_t>> order;
+      for (uint32_t c : kinds_[k].candidates) {
+        if (candidates_[c].held == 0) order.push_back({PreferenceOf(c, kinds_[k].wants_gpu, false), c});
       }
-      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return Preference(candidates_[a], kind.wants_gpu, false) < Preference(candidates_[b], kind.wants_gpu, false);
-      });
+      const size_t enough = std::min(order.size(), kind_of.size());
+      std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(enough), order.end());
+      for (size_t i = 0; i < enough; ++i) choices[k].push_back(order[i].second);
     }
     constexpr size_t kNone = std::numeric_limits<size_t>::max();
     std::vector<size_t> taken_by(candidates_.size(), kNone);
-    std::vector<bool> visited;
-    std::function<bool(size_t)> augment = [&](size_t which) {
-      const std::vector<size_t>& order = choices[kind_of[which]];
-      for (size_t c : order) {
-        if (taken_by[c] != kNone) continue;
-        taken_by[c] = which;
+    std::vector<size_t> visited_for(candidates_.size(), kNone);
+    std::vector<size_t> next_free(kinds_.size(), 0);   // what is taken stays so
+    auto augment = [&](auto& self, size_t which, size_t root) -> bool {
+      const std::vector<uint32_t>& order = choices[kind_of[which]];
+      size_t& next = next_free[kind_of[which]];
+      while (next < order.size() && taken_by[order[next]] != kNone) ++next;
+      if (next < order.size()) {
+        taken_by[order[next]] = which;
         return true;
       }
-      for (size_t c : order) {
-        if (visited[c]) continue;
-        visited[c] = true;
-        if (!augment(taken_by[c])) continue;
+      for (uint32_t c : order) {
+        if (std::exchange(visited_for[c], root) == root) continue;
+        if (!self(self, taken_by[c], root)) continue;
         taken_by[c] = which;
         return true;
       }
       return false;
     };
     for (size_t which = 0; which < kind_of.size(); ++which) {
-      visited.assign(candidates_.size(), false);
-      if (!augment(which)) return false;
+      if (!augment(augment, which, which)) return false;
     }
     for (size_t c = 0; c < candidates_.size(); ++c) {
-      if (taken_by[c] != kNone) Assign(bundle_of[taken_by[c]], candidates_[c], *kind_of[taken_by[c]]);
+      if (taken_by[c] != kNone) Assign(bundle_of[taken_by[c]], c, kinds_[kind_of[taken_by[c]]]);
     }
     return true;
   }
 
-  // How many of the bundles that are left `candidate` holds, kinds with few choices first.
-  std::vector<size_t> Load(Candidate candidate, const std::vector<size_t>& left) const {
-    std::vector<size_t> loads(kinds_.size(), 0);
-    for (size_t k = 0; k < kinds_.size(); ++k) {
-      while (loads[k] < left[k] && Fits(candidate, kinds_[k])) {
-        Spend(candidate, kinds_[k].resources);
-        ++loads[k];
+  // How many of the bundles that are left a node holds, kinds with few choices first.
+  struct Load {
+    size_t count = 0;
+    bool wants_gpu = false;
+    std::vector<std::pair<uint32_t, size_t>> of;   // kind and bundles
+  };
+  void Count(size_t c, const std::vector<size_t>& left, Load& load) {
+    load.count = 0;
+    load.wants_gpu = false;
+    load.of.clear();
+    scratch_.assign(Free(c), Free(c) + names_.size());
+    for (uint32_t k : kinds_of_[c]) {
+      const Kind& kind = kinds_[k];
+      int64_t times = static_cast<int64_t>(left[k]);
+      for (size_t n = 0; n < names_.size() && times > 0; ++n) {
+        if (kind.need[n] > 0) times = std::min(times, scratch_[n] / kind.need[n]);
       }
+      if (times <= 0) continue;
+      for (size_t n = 0; n < names_.size(); ++n) scratch_[n] -= times * kind.need[n];
+      load.of.push_back({k, static_cast<size_t>(times)});
+      load.count += static_cast<size_t>(times);
+      load.wants_gpu |= kind.wants_gpu;
     }
-    return loads;
   }
 
-  // Nodes one by one, each time the one that holds most of what is left.
+  // Nodes one by one, each time the one that holds most of what is left. What a node can hold is counted again when it is the best by its last count,
+  // and for all nodes when the bundles of one kind are placed, which may make room for others.
   bool Fewest() {
+    using Score = std::tuple<int64_t, Preference, uint32_t>;
     std::vector<size_t> left;
     for (const Kind& kind : kinds_) left.push_back(kind.bundles.size());
     size_t missing = std::accumulate(left.begin(), left.end(), size_t{0});
-    while (missing > 0) {
-      size_t best = candidates_.size();
-      std::vector<size_t> best_loads;
-      std::pair<int64_t, std::pair<int, int64_t>> best_score;
-      for (size_t c = 0; c < candidates_.size(); ++c) {
-        std::vector<size_t> loads = Load(candidates_[c], left);
-        const size_t count = std::accumulate(loads.begin(), loads.end(), size_t{0});
-        if (count == 0) continue;
-        bool wants_gpu = false;
-        for (size_t k = 0; k < kinds_.size(); ++k) wants_gpu |= loads[k] > 0 && kinds_[k].wants_gpu;
-        // A node that the group uses already counts as holding one more.
-        const int64_t most = -static_cast<int64_t>(count) - (candidates_[c].held > 0 ? 1 : 0);
-        std::pair<int64_t, std::pair<int, int64_t>> score{most, Preference(candidates_[c], wants_gpu, true)};
-        if (best == candidates_.size() || score < best_score) {
-          best = c;
-          best_loads = std::move(loads);
-          best_score = score;
-        }
+    Load load;
+    auto score_of = [&](uint32_t c) {
+      Count(c, left, load);
+      // A node that the group uses already counts as holding one more.
+      return Score{-static_cast<int64_t>(load.count) - (candidates_[c].held > 0 ? 1 : 0), PreferenceOf(c, load.wants_gpu, true), c};
+    };
+    std::vector<Score> heap;
+    auto count_all = [&] {
+      heap.clear();
+      for (uint32_t c = 0; c < candidates_.size(); ++c) {
+        const Score score = score_of(c);
+        if (load.count > 0) heap.push_back(score);
       }
-      if (best == candidates_.size()) return false;
-      for (size_t k = 0; k < kinds_.size(); ++k) {
-        for (size_t i = 0; i < best_loads[k]; ++i) {
-          Assign(kinds_[k].bundles[kinds_[k].bundles.size() - left[k]], candidates_[best], kinds_[k]);
+      std::make_heap(heap.begin(), heap.end(), std::greater<>());
+    };
+    count_all();
+    while (missing > 0) {
+      if (heap.empty()) return false;
+      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      const Score before = heap.back();
+      const uint32_t c = std::get<uint32_t>(before);
+      const Score score = score_of(c);
+      if (load.count == 0) {
+        heap.pop_back();
+        continue;
+      }
+      if (before < score) {
+        heap.back() = score;
+        std::push_heap(heap.begin(), heap.end(), std::greater<>());
+        continue;
+      }
+      heap.pop_back();
+      bool kind_done = false;
+      for (const auto& [k, times] : load.of) {
+        for (size_t i = 0; i < times; ++i) {
+          Assign(kinds_[k].bundles[kinds_[k].bundles.size() - left[k]], c, kinds_[k]);
           --left[k];
           --missing;
         }
+        kind_done |= left[k] == 0;
       }
+      if (kind_done && missing > 0 && kinds_.size() <= kRecountedKindsMax) count_all();
     }
     return true;
   }
 
   // Each bundle to the node that holds fewest of the group.
   bool Most() {
+    using Score = std::tuple<int, Preference, uint64_t, uint32_t>;   // held, preference, ties at random, node
+    std::vector<Score> heap;
     for (const Kind& kind : kinds_) {
-      for (int bundle : kind.bundles) {
-        Candidate* best = nullptr;
-        std::pair<int, std::pair<int, int64_t>> best_score;
-        uint64_t ties = 0;
-        for (size_t c : kind.candidates) {
-          Candidate& candidate = candidates_[c];
-          if (!Fits(candidate, kind)) continue;
-          std::pair<int, std::pair<int, int64_t>> score{candidate.held, Preference(candidate, kind.wants_gpu, false)};
-          if (best == nullptr || score < best_score) {
-            best = &candidate;
-            best_score = score;
-            ties = 1;
-          } else if (score == best_score && prng_.Below(++ties) == 0) {
-            best = &candidate;
-          }
+      heap.clear();
+      for (uint32_t c : kind.candidates) heap.push_back({candidates_[c].held, PreferenceOf(c, kind.wants_gpu, false), prng_.Next(), c});
+      std::make_heap(heap.begin(), heap.end(), std::greater<>());
+      for (size_t placed = 0; placed < kind.bundles.size();) {
+        if (heap.empty()) return false;
+        std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+        const uint32_t c = std::get<uint32_t>(heap.back());
+        if (!Fits(c, kind)) {
+          heap.pop_back();
+          continue;
         }
-        if (best == nullptr) return false;
-        Assign(bundle, *best, kind);
+        if (std::get<0>(heap.back()) == candidates_[c].held) Assign(kind.bundles[placed++], c, kind);
+        std::get<0>(heap.back()) = candidates_[c].held;
+        std::push_heap(heap.begin(), heap.end(), std::greater<>());
       }
     }
     return true;
@@ -384,31 +404,35 @@ class GroupPlacer {
   // differ by their names only.
   bool Search() {
     if (result_.size() > kSearchBundlesMax) return false;
-    int steps = 0;
-    std::function<bool(size_t, size_t, size_t)> place = [&](size_t k, size_t i, size_t from) {
+    int steps = 0, looks = 0;
+    auto place = [&](auto& self, size_t k, size_t i, size_t from) -> bool {
       if (k == kinds_.size()) return true;
       const Kind& kind = kinds_[k];
-      if (i == kind.bundles.size()) return place(k + 1, 0, 0);
+      if (i == kind.bundles.size()) return self(self, k + 1, 0, 0);
       for (size_t at = from; at < kind.candidates.size(); ++at) {
-        Candidate& candidate = candidates_[kind.candidates[at]];
-        if (!Fits(candidate, kind)) continue;
+        if (++looks > kSearchLooksMax) return false;
+        const size_t c = kind.candidates[at];
+        if (!Fits(c, kind)) continue;
         if (++steps > kSearchStepsMax) return false;
-        const ResourceSet before = candidate.free;
-        Assign(kind.bundles[i], candidate, kind);
-        if (place(k, i + 1, at)) return true;
-        candidate.free = before;
-        --candidate.held;
+        Assign(kind.bundles[i], c, kind);
+        if (self(self, k, i + 1, at)) return true;
+        for (size_t n = 0; n < names_.size(); ++n) Free(c)[n] += kind.need[n];
+        --candidates_[c].held;
       }
       return false;
     };
-    return place(0, 0, 0);
+    return place(place, 0, 0, 0);
   }
 
   const GroupDemand& demand_;
   Prng& prng_;
   std::vector<NodeId> result_;
+  std::vector<std::string> names_;   // of resources that the group asks for
   std::vector<Candidate> candidates_;
+  std::vector<int64_t> free_;        // by candidate and name
   std::vector<Kind> kinds_;
+  std::vector<std::vector<uint32_t>> kinds_of_;   // that a candidate is able to hold, ascending
+  std::vector<int64_t> scratch_;
 };
 
 }  // namespace

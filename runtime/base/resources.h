@@ -8,6 +8,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,16 +49,20 @@ class Amount {
 };
 
 // Amounts by name; a name that is not there is zero, and a zero is not kept.
+//
+// A few names in one piece of memory: sets are copied, compared and searched for every task.
 class ResourceSet {
  public:
+  using Entries = std::vector<std::pair<std::string, Amount>>;   // by name, ascending
+
   ResourceSet() = default;
   // Error names the resource and the value: negative, not finite, empty name; a GPU amount above 1 must be whole.
   static absl::StatusOr<ResourceSet> FromMap(const std::map<std::string, double>& amounts);
 
   Amount Get(std::string_view name) const;
-  void Set(const std::string& name, Amount amount);
+  void Set(std::string_view name, Amount amount);
   bool IsEmpty() const { return amounts_.empty(); }
-  const std::map<std::string, Amount, std::less<>>& amounts() const { return amounts_; }
+  const Entries& amounts() const { return amounts_; }
   std::map<std::string, double> ToMap() const;
 
   // True when every amount of `other` is at most ours.
@@ -71,7 +77,7 @@ class ResourceSet {
   friend auto operator<=>(const ResourceSet&, const ResourceSet&) = default;
 
  private:
-  std::map<std::string, Amount, std::less<>> amounts_;
+  Entries amounts_;
 };
 
 }  // namespace argosy

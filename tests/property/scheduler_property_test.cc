@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 #include <variant>
 
 #include "scheduler/demand_queue.h"
@@ -11,6 +13,7 @@
 #include "scheduler/filter.h"
 #include "scheduler/group_machine.h"
 #include "scheduler/ledger.h"
+#include "scheduler/node_index.h"
 #include "scheduler/place.h"
 #include "tests/support/catch.h"
 #include "tests/unit/scheduler/testing.h"
@@ -227,12 +230,21 @@ TEST_CASE("NodeLedger agrees with a naive oracle under random operations and spe
 }
 
 TEST_CASE("Place finds a node exactly when a look at every node, and Explain, find one") {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  size_t by_column = 0;
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
     INFO("seed " << seed);
     Prng prng(seed);
-    ClusterView view;
+    // By lists, bounds and columns: shapes that come again get a column, sometimes at once, sometimes one that another had.
+    const bool come_again = seed % 2 == 0;
+    ClusterViewOptions options;
+    options.columns_max = seed % 6 == 0 ? 1 : 256;
+    options.column_after = seed % 4 == 0 ? 1 : 3;
+    options.few_without_column = seed % 3 == 0 ? 8 : 0;
+    ClusterView view(options);
     uint64_t next_node = 1;
     const size_t nodes = 1 + prng.Below(seed % 4 == 0 ? 150 : 12);   // beyond the short lists too
+    std::vector<std::pair<ResourceSet, LabelSelector>> kinds;
+    for (int i = 0; i < 8; ++i) kinds.push_back({RandomResources(prng, true), RandomSelector(prng)});
     for (size_t i = 0; i < nodes; ++i, ++next_node)
       REQUIRE(view.AddNode(N(next_node), "", RandomNode(prng), RandomLabels(prng)).ok());
     for (int step = 0; step < 120; ++step) {
@@ -256,6 +268,7 @@ TEST_CASE("Place finds a node exactly when a look at every node, and Explain, fi
         default: break;
       }
       Demand demand{RandomResources(prng, true), RandomSelector(prng), {}, {}};
+      if (come_again) std::tie(demand.resources, demand.labels) = kinds[prng.Below(kinds.size())];
       switch (prng.Below(7)) {
         case 0: demand.strategy = SpreadStrategy{}; break;
         case 1: demand.strategy = NodeAffinity{N(1 + prng.Below(next_node)), false}; break;
@@ -331,6 +344,55 @@ TEST_CASE("Place finds a node exactly when a look at every node, and Explain, fi
         REQUIRE(view.Take(*placed, demand.resources, bundle).ok());
       }
     }
+    by_column += view.index().column_count();
+  }
+  CHECK(by_column > 200);
+}
+
+TEST_CASE("Place takes the same nodes from the same seed, and as good ones by columns as by a search") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    INFO("seed " << seed);
+    // One view has a column for every shape, one learns them as they come, one has none.
+    std::vector<ClusterView> views;
+    for (uint32_t column_after : {1u, 1u, 3u, std::numeric_limits<uint32_t>::max()}) {
+      ClusterViewOptions options;
+      options.column_after = column_after;
+      options.few_without_column = 0;
+      views.emplace_back(options);
+    }
+    Prng prng(seed), first(seed), second(seed), other(seed);
+    for (uint64_t i = 1; i <= 200; ++i) {
+      const ResourceSet total = RandomNode(prng);
+      const Labels labels = RandomLabels(prng);
+      for (ClusterView& view : views) REQUIRE(view.AddNode(N(i), "", total, labels).ok());
+    }
+    std::vector<std::pair<NodeId, ResourceSet>> taken;
+    for (int step = 0; step < 400; ++step) {
+      Demand demand{RandomResources(prng, true), RandomSelector(prng), {}, {}};
+      if (prng.Below(4) == 0) demand.strategy = SpreadStrategy{};
+      const std::optional<NodeId> node = Place(views[0], demand, first);
+      REQUIRE(Place(views[1], demand, second) == node);
+      for (size_t v : {2, 3}) {
+        // Ties may fall otherwise; what decides is equal.
+        const std::optional<NodeId> another = Place(views[v], demand, other);
+        REQUIRE(another.has_value() == node.has_value());
+        if (!node) continue;
+        const NodeView &a = *views[0].Find(*node), &b = *views[v].Find(*another);
+        REQUIRE(a.total.Get(kGpu).IsZero() == b.total.Get(kGpu).IsZero());
+        if (std::holds_alternative<SpreadStrategy>(demand.strategy)) REQUIRE(a.last_taken == b.last_taken);
+        else if (a.Utilization() < 5000) REQUIRE(*node == *another);
+        else REQUIRE(a.Utilization() == b.Utilization());
+      }
+      if (!node) continue;
+      for (ClusterView& view : views) REQUIRE(view.Take(*node, demand.resources).ok());
+      taken.emplace_back(*node, demand.resources);
+      if (prng.Below(3) != 0) continue;
+      const size_t at = prng.Below(taken.size());
+      for (ClusterView& view : views) REQUIRE(view.Give(taken[at].first, taken[at].second).ok());
+      taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    REQUIRE(views[0].index().column_count() > 50);
+    REQUIRE(views[3].index().column_count() == 0);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <set>
 
+#include "scheduler/node_index.h"
 #include "tests/support/catch.h"
 #include "tests/unit/scheduler/testing.h"
 
@@ -217,15 +218,18 @@ TEST_CASE("PlaceGroup: bundles that were placed already keep their nodes") {
 
 TEST_CASE("Place: a placement looks at few of many nodes") {
   // Counts time, not steps, with a wide margin: 16 times the nodes must cost far less than 16 times as much, full
-  // cluster or empty.
-  auto seconds_per_place = [](uint64_t nodes, bool full) {
+  // cluster or empty, and when only few nodes have the label that is asked for and most are free.
+  enum class World { kEmpty, kFull, kLabels };
+  auto seconds_per_place = [](uint64_t nodes, World world) {
     ClusterView view;
     Prng prng(1);
     for (uint64_t i = 1; i <= nodes; ++i) {
-      AddNode(view, i, {{"CPU", 4}, {"memory", 1e9}});
-      if (full && i != nodes) REQUIRE(view.Take(N(i), Res({{"CPU", 4}})).ok());
+      AddNode(view, i, {{"CPU", 4}, {"memory", 1e9}}, {{"zone", i % 4 == 0 ? "a" : "b"}});
+      const bool taken = world == World::kFull || (world == World::kLabels && i % 4 == 0);
+      if (taken && i != nodes) REQUIRE(view.Take(N(i), Res({{"CPU", 4}})).ok());
     }
-    const Demand demand = Needs({{"CPU", 1}}), spread = Needs({{"CPU", 1}}, SpreadStrategy{});
+    const char* labels = world == World::kLabels ? "zone=a" : "";
+    const Demand demand = Needs({{"CPU", 1}}, {}, labels), spread = Needs({{"CPU", 1}}, SpreadStrategy{}, labels);
     double best = 1e9;
     for (int repeat = 0; repeat < 5; ++repeat) {
       auto start = std::chrono::steady_clock::now();
@@ -237,7 +241,47 @@ TEST_CASE("Place: a placement looks at few of many nodes") {
     }
     return best;
   };
-  for (bool full : {false, true}) CHECK(seconds_per_place(8192, full) < 5 * seconds_per_place(512, full));
+  for (World world : {World::kEmpty, World::kFull, World::kLabels})
+    CHECK(seconds_per_place(8192, world) < 5 * seconds_per_place(512, world));
+}
+
+TEST_CASE("Place: a shape whose column another took over is still served, and gets one again when it comes often") {
+  ClusterViewOptions options;
+  options.columns_max = 32;
+  options.column_after = 1;
+  options.few_without_column = 0;
+  ClusterView view(options);
+  Prng prng(1);
+  for (uint64_t i = 1; i <= 40; ++i) AddNode(view, i, {{"CPU", 64}});
+  std::vector<Demand> demands;
+  for (int i = 0; i < 100; ++i) demands.push_back(Needs({{"CPU", 1 + 0.1 * i}}));
+  for (int round = 0; round < 3; ++round) {
+    for (const Demand& demand : demands) CHECK(Place(view, demand, prng) == N(1));
+  }
+  CHECK(view.index().column_count() == 32);
+  // The first ones are asked no more; the last takes the column of one of them.
+  for (int i = 0; i < 1000; ++i) CHECK(Place(view, demands.back(), prng) == N(1));
+  REQUIRE(view.Take(N(1), Res({{"CPU", 60}})).ok());
+  for (const Demand& demand : demands) {
+    const std::optional<NodeId> node = Place(view, demand, prng);
+    REQUIRE(node.has_value());
+    CHECK(node == N(2));
+  }
+  CHECK(view.index().column_count() == 32);
+}
+
+TEST_CASE("PlaceGroup: of many nodes it takes the few that hold most, or one each, and finds the bundle with one choice") {
+  ClusterView view;
+  Prng prng(1);
+  for (uint64_t i = 1; i <= 2000; ++i) AddNode(view, i, {{"CPU", i == 1500 ? 32.0 : 8.0}});
+  std::vector<std::map<std::string, double>> bundles(40, {{"CPU", 1}});
+  CHECK(Distinct(*PlaceGroup(view, Group(GroupStrategy::kPack, bundles), prng)) == std::set<NodeId>{N(1), N(1500)});
+  CHECK(Distinct(*PlaceGroup(view, Group(GroupStrategy::kSpread, bundles), prng)).size() == 40);
+  bundles[7] = {{"CPU", 20}};
+  auto nodes = PlaceGroup(view, Group(GroupStrategy::kStrictSpread, bundles), prng);
+  REQUIRE(nodes.has_value());
+  CHECK((*nodes)[7] == N(1500));
+  CHECK(Distinct(*nodes).size() == 40);
 }
 
 }  // namespace argosy::scheduler
