@@ -40,7 +40,7 @@ std::string ToString(const GroupEffect& effect, const ClusterView& view) {
       std::string bundles;
       for (const BundleReservation& b : e.bundles)
         bundles += fmt::format("{}{}: {{{}}}", bundles.empty() ? "" : ", ", b.index, b.resources.ToString());
-      return fmt::format("{} <- Prepare {} [{}]", NameOf(e.node, view), e.group.Short(), bundles);
+      return fmt::format("{} <- Prepare{} {} [{}]", NameOf(e.node, view), e.commit ? " and commit" : "", e.group.Short(), bundles);
     }
     std::string operator()(const SendCommit& e) const {
       return fmt::format("{} <- Commit {} [{}]", NameOf(e.node, view), e.group.Short(), Join(e.bundles));
@@ -176,8 +176,10 @@ void GroupMachine::On(const RemoveGroup& event, Context& context) {
 void GroupMachine::On(const NodePrepared& event, Context& context) {
   Group* group = InState(event.group, event.attempt, GroupState::kPreparing);
   if (group == nullptr || group->waiting_for.erase(event.node) == 0 || !group->waiting_for.empty()) return;
+  const std::map<NodeId, std::vector<int>> by_node = ByNode(group->round, group->nodes);
+  if (by_node.size() == 1) return BecomeReady(*group, context);
   group->state = GroupState::kCommitting;
-  for (const auto& [node, bundles] : ByNode(group->round, group->nodes)) {
+  for (const auto& [node, bundles] : by_node) {
     group->waiting_for.insert(node);
     context.effects.push_back(SendCommit{node, group->id, group->attempt, bundles});
   }
@@ -186,19 +188,23 @@ void GroupMachine::On(const NodePrepared& event, Context& context) {
 void GroupMachine::On(const NodeCommitted& event, Context& context) {
   Group* group = InState(event.group, event.attempt, GroupState::kCommitting);
   if (group == nullptr || group->waiting_for.erase(event.node) == 0 || !group->waiting_for.empty()) return;
-  for (int index : group->round) {
+  BecomeReady(*group, context);
+}
+
+void GroupMachine::BecomeReady(Group& group, Context& context) {
+  for (int index : group.round) {
     // A node that is lost already refuses; the NodeLost that is on its way then places the bundle again.
     const size_t i = static_cast<size_t>(index);
-    std::ignore = context.view.SetBundle(group->nodes[i], {group->id, index}, group->demand.bundles[i].resources);
+    std::ignore = context.view.SetBundle(group.nodes[i], {group.id, index}, group.demand.bundles[i].resources);
   }
-  group->round.clear();
-  group->state = GroupState::kReady;
-  group->explanation.clear();
-  group->retry_delay = options_.retry_first;
-  group->gather_since = absl::InfiniteFuture();
-  group->gather_nodes.clear();
-  group->gather_again_at = absl::InfinitePast();
-  context.effects.push_back(GroupReady{group->id, group->nodes});
+  group.round.clear();
+  group.state = GroupState::kReady;
+  group.explanation.clear();
+  group.retry_delay = options_.retry_first;
+  group.gather_since = absl::InfiniteFuture();
+  group.gather_nodes.clear();
+  group.gather_again_at = absl::InfinitePast();
+  context.effects.push_back(GroupReady{group.id, group.nodes});
 }
 
 void GroupMachine::On(const PrepareFailed& event, Context& context) {
@@ -250,8 +256,9 @@ void GroupMachine::StartAttempt(Group& group, std::vector<NodeId> nodes, Context
   group.state = GroupState::kPreparing;
   group.waiting_for.clear();
   tickets_.erase(group.ticket);
-  for (const auto& [node, bundles] : ByNode(group.round, group.nodes)) {
-    SendPrepare prepare{node, group.id, group.attempt, {}};
+  const std::map<NodeId, std::vector<int>> by_node = ByNode(group.round, group.nodes);
+  for (const auto& [node, bundles] : by_node) {
+    SendPrepare prepare{node, group.id, group.attempt, {}, by_node.size() == 1};
     for (int index : bundles) {
       const ResourceSet& resources = group.demand.bundles[static_cast<size_t>(index)].resources;
       prepare.bundles.push_back({index, resources});

@@ -60,8 +60,8 @@ struct Tick {};
 using GroupEvent =
     std::variant<CreateGroup, RemoveGroup, NodePrepared, PrepareFailed, NodeCommitted, CommitFailed, NodeLost, Tick>;
 
-// What to do. All bundles of an attempt on one node travel together, and the node prepares all of them or none; it does
-// what it is sent in order.
+// What to do. All bundles of an attempt on one node travel together, and the node prepares (or commits) all of them or none;
+// it does what it is sent in order.
 struct BundleReservation {
   int index = 0;
   ResourceSet resources;
@@ -71,6 +71,7 @@ struct SendPrepare {
   GroupId group;
   uint64_t attempt = 0;
   std::vector<BundleReservation> bundles;
+  bool commit = false;   // no other node takes part: what it prepares is committed at once
 };
 struct SendCommit {
   NodeId node;
@@ -118,6 +119,7 @@ std::string_view ToString(GroupState state);
 
 // Owns what the head knows of placement groups.
 //
+// Bundles on several nodes are prepared, then committed; bundles on one are both by one order.
 // Groups gather in one order, the order of their tickets. The first that is feasible but finds too little free gathers:
 // the nodes that it would use are contended and get nothing new (NodeView::gathered_for), for `gather_max`; then it
 // takes a new ticket behind the others and keeps no node for as long. So two groups never hold what the other waits
@@ -199,6 +201,8 @@ class GroupMachine {
   void StartAttempt(Group& group, std::vector<NodeId> nodes, Context& context);
   // Returns what the attempt took and waits again. `failed` is the node that holds nothing of it any more, or nil.
   void AbortAttempt(Group& group, NodeId failed, Context& context);
+  // Every bundle of the attempt is committed.
+  void BecomeReady(Group& group, Context& context);
   // Waits for bundles to be placed.
   void Enqueue(Group& group);
   Group* InState(GroupId id, uint64_t attempt, GroupState state);

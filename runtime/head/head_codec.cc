@@ -36,12 +36,6 @@ absl::StatusOr<scheduler::BundleKey> BundleFromWire(const std::string& group, in
   if (index < 0) return InvalidArgument("bundle_index {} is negative", index);
   return scheduler::BundleKey{id, index};
 }
-template <class Wire>
-void BundleToWire(const scheduler::BundleKey& bundle, Wire* wire) {
-  wire->set_group_id(IdToWire(bundle.group));
-  wire->set_bundle_index(bundle.index);
-}
-
 }  // namespace
 
 absl::StatusOr<scheduler::Demand> FromWire(const v1::Demand& wire) {
@@ -182,15 +176,15 @@ absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
       result.gpu_ids.assign(message.gpu_ids().begin(), message.gpu_ids().end());
       return FromNode(std::move(result));
     }
-    case v1::NodeMessage::kBundlePrepared: {
-      const v1::BundlePrepared& message = wire.bundle_prepared();
-      ARGOSY_ASSIGN_OR_RETURN(scheduler::BundleKey bundle, BundleFromWire(message.group_id(), message.bundle_index()));
-      return FromNode(BundlePrepared{bundle, message.ok(), message.reason()});
+    case v1::NodeMessage::kBundlesPrepared: {
+      const v1::BundlesPrepared& message = wire.bundles_prepared();
+      ARGOSY_ASSIGN_OR_RETURN(GroupId group, IdFromWire<GroupId>(message.group_id(), "group_id"));
+      return FromNode(BundlesPrepared{group, message.attempt(), message.ok(), message.reason()});
     }
-    case v1::NodeMessage::kBundleCommitted: {
-      const v1::BundleCommitted& message = wire.bundle_committed();
-      ARGOSY_ASSIGN_OR_RETURN(scheduler::BundleKey bundle, BundleFromWire(message.group_id(), message.bundle_index()));
-      return FromNode(BundleCommitted{bundle, message.ok(), message.reason()});
+    case v1::NodeMessage::kBundlesCommitted: {
+      const v1::BundlesCommitted& message = wire.bundles_committed();
+      ARGOSY_ASSIGN_OR_RETURN(GroupId group, IdFromWire<GroupId>(message.group_id(), "group_id"));
+      return FromNode(BundlesCommitted{group, message.attempt(), message.ok(), message.reason()});
     }
     case v1::NodeMessage::kActorStarted: {
       ActorStarted started;
@@ -311,12 +305,26 @@ v1::HeadMessage ToWire(const ToNode& message) {
             wire.mutable_release_lease()->set_worker_failed(m.worker_failed);
           },
           [&](const RecallLease& m) { wire.mutable_recall_lease()->set_lease_id(IdToWire(m.lease)); },
-          [&](const PrepareBundle& m) {
-            BundleToWire(m.bundle, wire.mutable_prepare_bundle());
-            FillMap(m.resources.ToMap(), wire.mutable_prepare_bundle()->mutable_resources());
+          [&](const PrepareBundles& m) {
+            v1::PrepareBundles* prepare = wire.mutable_prepare_bundles();
+            prepare->set_group_id(IdToWire(m.group));
+            prepare->set_attempt(m.attempt);
+            prepare->set_commit(m.commit);
+            for (const BundleToPrepare& bundle : m.bundles) {
+              v1::PrepareBundles::Bundle* out = prepare->add_bundles();
+              out->set_index(bundle.index);
+              FillMap(bundle.resources.ToMap(), out->mutable_resources());
+            }
           },
-          [&](const CommitBundle& m) { BundleToWire(m.bundle, wire.mutable_commit_bundle()); },
-          [&](const ReturnBundle& m) { BundleToWire(m.bundle, wire.mutable_return_bundle()); },
+          [&](const CommitBundles& m) {
+            wire.mutable_commit_bundles()->set_group_id(IdToWire(m.group));
+            wire.mutable_commit_bundles()->set_attempt(m.attempt);
+            wire.mutable_commit_bundles()->mutable_indices()->Assign(m.indices.begin(), m.indices.end());
+          },
+          [&](const ReturnBundles& m) {
+            wire.mutable_return_bundles()->set_group_id(IdToWire(m.group));
+            wire.mutable_return_bundles()->mutable_indices()->Assign(m.indices.begin(), m.indices.end());
+          },
           [&](const StartActor& m) {
             wire.mutable_start_actor()->mutable_spec()->ParseFromString(m.spec);
             wire.mutable_start_actor()->set_incarnation(m.incarnation);

@@ -21,7 +21,7 @@ constexpr size_t kContendedShapesMax = 100;
 
 bool IsEnding(const ToNode& message) {
   return std::holds_alternative<ReleaseLease>(message) || std::holds_alternative<StopActor>(message) ||
-         std::holds_alternative<ReturnBundle>(message) || std::holds_alternative<JobEnded>(message) || std::holds_alternative<head::StopJob>(message);
+         std::holds_alternative<ReturnBundles>(message) || std::holds_alternative<JobEnded>(message) || std::holds_alternative<head::StopJob>(message);
 }
 
 // What the journal keeps of a node.
@@ -168,26 +168,19 @@ absl::StatusOr<uint64_t> HeadCore::Register(const Registration& registration, st
     else Send(id, JobLogAck{name, logs_.End(name)});   // the node sends from there on
   }
   // Bundles that the groups do not have there are free again; answers that were lost on the way count as failures, and are tried again.
-  for (auto* rounds : {&prepares_, &commits_}) {
-    std::vector<GroupId> failed;
-    for (auto at = rounds->begin(); at != rounds->end();) {
-      if (at->first.first == id) {
-        failed.push_back(at->first.second);
-        at = rounds->erase(at);
-      } else {
-        ++at;
-      }
-    }
-    for (GroupId group : failed) {
-      if (rounds == &prepares_) StepGroups(scheduler::PrepareFailed{id, group, 0, "the node's stream broke"});
-      else StepGroups(scheduler::CommitFailed{id, group, 0, "the node's stream broke"});
-    }
+  std::vector<scheduler::GroupEvent> unanswered;
+  for (const scheduler::GroupMachine::Group* group : groups_.Groups()) {
+    if (!group->waiting_for.contains(id)) continue;
+    constexpr char kWhy[] = "the node's stream broke";
+    if (group->state == scheduler::GroupState::kCommitting) unanswered.push_back(scheduler::CommitFailed{id, group->id, group->attempt, kWhy});
+    else unanswered.push_back(scheduler::PrepareFailed{id, group->id, group->attempt, kWhy});
   }
+  for (const scheduler::GroupEvent& event : unanswered) StepGroups(event);
   for (const HeldBundle& held : registration.bundles) {
     const scheduler::GroupMachine::Group* group = groups_.Find(held.bundle.group);
     bool ours = group != nullptr && static_cast<size_t>(held.bundle.index) < group->nodes.size() &&
                 group->nodes[static_cast<size_t>(held.bundle.index)] == id;
-    if (!ours) Send(id, ReturnBundle{held.bundle});
+    if (!ours) Send(id, ReturnBundles{held.bundle.group, {held.bundle.index}});
   }
   SchedulePass();
   return admitted.epoch;
@@ -248,7 +241,6 @@ void HeadCore::LoseNode(NodeId id) {
   (void)view_.MarkLost(id, Now());
   group_contended_.erase(id);
   draining_.erase(id);
-  for (auto* rounds : {&prepares_, &commits_}) std::erase_if(*rounds, [&](const auto& round) { return round.first.first == id; });
   StepLeases(LeaseNodeLost{id});
   StepActors(ActorNodeLost{id, name, reason});
   StepGroups(scheduler::NodeLost{id});

@@ -186,8 +186,8 @@ class HeadCore {
   void On(NodeId node, Heartbeat message);
   void On(NodeId node, ResourceReport message);
   void On(NodeId node, LeaseResult message);
-  void On(NodeId node, BundlePrepared message);
-  void On(NodeId node, BundleCommitted message);
+  void On(NodeId node, BundlesPrepared message);
+  void On(NodeId node, BundlesCommitted message);
   void On(NodeId node, ActorStarted message);
   void On(NodeId node, ActorEnded message);
   void On(NodeId node, WorkerDied message);
@@ -232,7 +232,6 @@ class HeadCore {
   void SaveNode(NodeId node);
   absl::StatusOr<GroupView> ViewGroup(GroupId group) const;
   void FinishGroup(GroupId group);
-  void AnsweredPrepare(NodeId node, scheduler::BundleKey bundle, bool ok, const std::string& reason, bool commit);
 
   // Places what can be placed, soon; many events make one pass.
   void SchedulePass();
@@ -269,16 +268,6 @@ class HeadCore {
   std::multimap<ActorId, Waiter<ActorId>> actor_waiters_;
   std::map<GroupId, GroupSpec> group_specs_;
   std::multimap<GroupId, Waiter<GroupView>> group_waiters_;
-  // Bundle messages of one node and group that are still to be answered, and how often each was sent: only the last answer counts.
-  struct Round {
-    std::map<int, int> outstanding;
-    std::set<int> prepared;
-    uint64_t attempt = 0;
-    std::string failure;
-    bool failed = false;
-  };
-  std::map<std::pair<NodeId, GroupId>, Round> prepares_;
-  std::map<std::pair<NodeId, GroupId>, Round> commits_;
   std::map<NodeId, bool> group_contended_;
 
   std::set<std::string> head_node_jobs_;               // wait for the head's node

@@ -273,8 +273,6 @@ void HeadCore::RemoveGroup(GroupId id) {
 
 void HeadCore::FinishGroup(GroupId id) {
   if (group_specs_.erase(id) == 0) return;
-  std::erase_if(prepares_, [&](const auto& round) { return round.first.second == id; });
-  std::erase_if(commits_, [&](const auto& round) { return round.first.second == id; });
   std::string reason = fmt::format("placement group {} was removed", id.Short());
   for (const WaitEntry& entry : placement_.TakeGroup(id)) {
     if (entry.kind == WaitKind::kLease) StepLeases(LeaseRefused{entry.key, reason});
@@ -298,28 +296,12 @@ void HeadCore::Run(std::vector<scheduler::GroupEffect> effects) {
     std::visit(
         Overloaded{
             [&](scheduler::SendPrepare& e) {
-              Round& round = prepares_[{e.node, e.group}];
-              round.attempt = e.attempt;
-              round.failed = false;
-              round.prepared.clear();
-              for (const scheduler::BundleReservation& bundle : e.bundles) {
-                ++round.outstanding[bundle.index];
-                Send(e.node, PrepareBundle{{e.group, bundle.index}, bundle.resources});
-              }
+              PrepareBundles prepare{e.group, e.attempt, {}, e.commit};
+              for (scheduler::BundleReservation& bundle : e.bundles) prepare.bundles.push_back({bundle.index, std::move(bundle.resources)});
+              Send(e.node, std::move(prepare));
             },
-            [&](scheduler::SendCommit& e) {
-              Round& round = commits_[{e.node, e.group}];
-              round.attempt = e.attempt;
-              round.failed = false;
-              round.prepared.clear();
-              for (int bundle : e.bundles) {
-                ++round.outstanding[bundle];
-                Send(e.node, CommitBundle{{e.group, bundle}});
-              }
-            },
-            [&](scheduler::SendReturn& e) {
-              for (int bundle : e.bundles) Send(e.node, ReturnBundle{{e.group, bundle}});
-            },
+            [&](scheduler::SendCommit& e) { Send(e.node, CommitBundles{e.group, e.attempt, std::move(e.bundles)}); },
+            [&](scheduler::SendReturn& e) { Send(e.node, ReturnBundles{e.group, std::move(e.bundles)}); },
             [&](scheduler::GroupReady& e) {
               spdlog::info("placement group {} is ready", e.group.Short());
               AnswerGroupWaiters(e.group, false);
@@ -336,40 +318,16 @@ void HeadCore::Run(std::vector<scheduler::GroupEffect> effects) {
   }
 }
 
-void HeadCore::AnsweredPrepare(NodeId node, scheduler::BundleKey bundle, bool ok, const std::string& reason, bool commit) {
-  auto& rounds = commit ? commits_ : prepares_;
-  auto at = rounds.find({node, bundle.group});
-  if (at == rounds.end()) return;
-  Round& round = at->second;
-  auto outstanding = round.outstanding.find(bundle.index);
-  if (outstanding == round.outstanding.end()) return;
-  if (--outstanding->second > 0) return;   // of an earlier attempt
-  round.outstanding.erase(outstanding);
-  if (ok) {
-    round.prepared.insert(bundle.index);
-  } else {
-    round.failed = true;
-    round.failure = reason;
-  }
-  if (!round.outstanding.empty()) return;
-  Round finished = std::move(round);
-  rounds.erase(at);
-  GroupId group = bundle.group;
-  if (commit) {
-    if (finished.failed) StepGroups(scheduler::CommitFailed{node, group, finished.attempt, finished.failure});
-    else StepGroups(scheduler::NodeCommitted{node, group, finished.attempt});
-  } else {
-    if (finished.failed) {
-      // The machine takes a node's answer as one: all of its bundles or none.
-      for (int index : finished.prepared) Send(node, ReturnBundle{{group, index}});
-      StepGroups(scheduler::PrepareFailed{node, group, finished.attempt, finished.failure});
-    }
-    else StepGroups(scheduler::NodePrepared{node, group, finished.attempt});
-  }
+void HeadCore::On(NodeId node, BundlesPrepared message) {
+  if (message.ok) StepGroups(scheduler::NodePrepared{node, message.group, message.attempt});
+  else StepGroups(scheduler::PrepareFailed{node, message.group, message.attempt, message.reason});
   SchedulePass();
 }
 
-void HeadCore::On(NodeId node, BundlePrepared message) { AnsweredPrepare(node, message.bundle, message.ok, message.reason, false); }
-void HeadCore::On(NodeId node, BundleCommitted message) { AnsweredPrepare(node, message.bundle, message.ok, message.reason, true); }
+void HeadCore::On(NodeId node, BundlesCommitted message) {
+  if (message.ok) StepGroups(scheduler::NodeCommitted{node, message.group, message.attempt});
+  else StepGroups(scheduler::CommitFailed{node, message.group, message.attempt, message.reason});
+  SchedulePass();
+}
 
 }  // namespace argosy::head

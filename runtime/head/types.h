@@ -71,8 +71,8 @@ struct LeaseResult {
   WorkerAddress worker;
   std::vector<uint32_t> gpu_ids;
 };
-struct BundlePrepared { scheduler::BundleKey bundle; bool ok = false; std::string reason; };
-struct BundleCommitted { scheduler::BundleKey bundle; bool ok = false; std::string reason; };
+struct BundlesPrepared { GroupId group; uint64_t attempt = 0; bool ok = false; std::string reason; };
+struct BundlesCommitted { GroupId group; uint64_t attempt = 0; bool ok = false; std::string reason; };
 struct ActorStarted { ActorId actor; uint64_t incarnation = 0; WorkerAddress worker; };
 struct ActorEnded {
   ActorId actor;
@@ -104,7 +104,7 @@ struct NodeLeft { std::string reason; };
 struct TaskEventsReport { std::string body; uint64_t dropped = 0; };   // an encoded TaskReport
 struct NodeAnswer { uint64_t number = 0; absl::StatusOr<std::string> body = std::string(); };
 
-using FromNode = std::variant<Heartbeat, ResourceReport, LeaseResult, BundlePrepared, BundleCommitted, ActorStarted, ActorEnded, WorkerDied,
+using FromNode = std::variant<Heartbeat, ResourceReport, LeaseResult, BundlesPrepared, BundlesCommitted, ActorStarted, ActorEnded, WorkerDied,
                               DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, CarriedPrints, FlushPrints, NodeAnswer,
                               TaskEventsReport, CarriedMetrics, NodeLeft>;
 
@@ -122,9 +122,11 @@ struct GrantLease {
 };
 struct ReleaseLease { LeaseId lease; bool worker_failed = false; };
 struct RecallLease { LeaseId lease; };
-struct PrepareBundle { scheduler::BundleKey bundle; ResourceSet resources; };
-struct CommitBundle { scheduler::BundleKey bundle; };
-struct ReturnBundle { scheduler::BundleKey bundle; };
+struct BundleToPrepare { int index = 0; ResourceSet resources; };
+// All or none; with `commit` also committed.
+struct PrepareBundles { GroupId group; uint64_t attempt = 0; std::vector<BundleToPrepare> bundles; bool commit = false; };
+struct CommitBundles { GroupId group; uint64_t attempt = 0; std::vector<int> indices; };
+struct ReturnBundles { GroupId group; std::vector<int> indices; };
 struct StartActor { std::string spec; uint64_t incarnation = 0; LeaseId lease; };   // encoded ActorSpec
 struct StopActor { ActorId actor; uint64_t incarnation = 0; bool no_restart = false; std::string reason; };
 struct JobEnded { JobId job; std::string reason; };
@@ -145,7 +147,7 @@ struct MutePrints { JobId job; };
 struct DrainNode { std::string reason; double deadline_seconds = 0; bool undo = false; };
 struct AskNode { uint64_t number = 0; NodeQuestion question; };
 
-using ToNode = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundle, CommitBundle, ReturnBundle, StartActor,
+using ToNode = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundles, CommitBundles, ReturnBundles, StartActor,
                             StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, CarriedPrints, PrintsFlushed, MutePrints,
                             AskNode, DrainNode>;
 

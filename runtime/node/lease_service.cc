@@ -92,15 +92,32 @@ void LeaseService::OnMessage(const GrantLease& message) {
   Step(HeadGrants{message, std::move(*parsed), WorkerId::Random()});
 }
 
-void LeaseService::OnMessage(const PrepareBundle& message) {
-  absl::Status status = machine_.ledger().PrepareBundle(message.bundle, message.resources);
-  parts_.head.Send(BundlePrepared{message.bundle, status.ok(), Message(status)});
+void LeaseService::OnMessage(const PrepareBundles& message) {
+  scheduler::NodeLedger& ledger = machine_.ledger();
+  absl::Status status;
+  for (const BundleToPrepare& bundle : message.bundles) {
+    if (status.ok()) status = ledger.PrepareBundle({message.group, bundle.index}, bundle.resources);
+  }
+  for (const BundleToPrepare& bundle : message.bundles) {
+    if (status.ok() && message.commit) status = ledger.CommitBundle({message.group, bundle.index});
+  }
+  // Nobody can use a bundle of an attempt that is not over, so no lease ends here.
+  for (const BundleToPrepare& bundle : message.bundles) {
+    if (!status.ok()) ledger.ReturnBundle({message.group, bundle.index});
+  }
+  parts_.head.Send(BundlesPrepared{message.group, message.attempt, status.ok(), Message(status)});
   ReportResourcesSoon();
 }
 
-void LeaseService::OnMessage(const CommitBundle& message) {
-  absl::Status status = machine_.ledger().CommitBundle(message.bundle);
-  parts_.head.Send(BundleCommitted{message.bundle, status.ok(), Message(status)});
+void LeaseService::OnMessage(const CommitBundles& message) {
+  absl::Status status;
+  for (int index : message.indices) {
+    if (status.ok()) status = machine_.ledger().CommitBundle({message.group, index});
+  }
+  for (int index : message.indices) {
+    if (!status.ok()) Step(BundleReturned{{message.group, index}});
+  }
+  parts_.head.Send(BundlesCommitted{message.group, message.attempt, status.ok(), Message(status)});
   ReportResourcesSoon();
 }
 

@@ -52,8 +52,8 @@ class LeaseService {
 
   // ---- from the head
   void OnMessage(const GrantLease& message);
-  void OnMessage(const PrepareBundle& message);
-  void OnMessage(const CommitBundle& message);
+  void OnMessage(const PrepareBundles& message);
+  void OnMessage(const CommitBundles& message);
   void OnMessage(const StartActor& message);
   void SetHeadConnected(bool connected);
 

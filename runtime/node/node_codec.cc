@@ -28,10 +28,18 @@ void SetBundle(Message* out, const scheduler::BundleKey& key) {
   out->set_bundle_index(key.index);
 }
 template <class Message>
-absl::StatusOr<scheduler::BundleKey> BundleOf(const Message& message) {
+absl::StatusOr<GroupId> GroupOf(const Message& message) {
   auto group = GroupId::FromBytes(message.group_id());
-  if (!group || message.bundle_index() < 0) return InvalidArgument("bundle {} of a group id of {} bytes", message.bundle_index(), message.group_id().size());
-  return scheduler::BundleKey{*group, message.bundle_index()};
+  if (!group) return InvalidArgument("a group id of {} bytes", message.group_id().size());
+  return *group;
+}
+template <class Message>
+absl::StatusOr<std::vector<int>> IndicesOf(const Message& message) {
+  std::vector<int> indices(message.indices().begin(), message.indices().end());
+  for (int index : indices) {
+    if (index < 0) return InvalidArgument("bundle {} of a group", index);
+  }
+  return indices;
 }
 
 // Fills the alternative of NodeMessage that belongs to each type.
@@ -96,15 +104,17 @@ struct Filler {
     if (m.granted) *r->mutable_worker() = ToProto(m.worker);
     for (uint32_t gpu : m.gpu_ids) r->add_gpu_ids(gpu);
   }
-  void operator()(const BundlePrepared& m) {
-    v1::BundlePrepared* b = out->mutable_bundle_prepared();
-    SetBundle(b, m.bundle);
+  void operator()(const BundlesPrepared& m) {
+    v1::BundlesPrepared* b = out->mutable_bundles_prepared();
+    b->set_group_id(IdBytes(m.group));
+    b->set_attempt(m.attempt);
     b->set_ok(m.ok);
     b->set_reason(m.reason);
   }
-  void operator()(const BundleCommitted& m) {
-    v1::BundleCommitted* b = out->mutable_bundle_committed();
-    SetBundle(b, m.bundle);
+  void operator()(const BundlesCommitted& m) {
+    v1::BundlesCommitted* b = out->mutable_bundles_committed();
+    b->set_group_id(IdBytes(m.group));
+    b->set_attempt(m.attempt);
     b->set_ok(m.ok);
     b->set_reason(m.reason);
   }
@@ -220,19 +230,28 @@ absl::StatusOr<FromHead> FromProto(const v1::HeadMessage& message) {
     }
     case Case::kReleaseLease: return ReleaseLease{IdFrom<LeaseId>(message.release_lease().lease_id()), message.release_lease().worker_failed()};
     case Case::kRecallLease: return RecallLease{IdFrom<LeaseId>(message.recall_lease().lease_id())};
-    case Case::kPrepareBundle: {
-      PrepareBundle prepare;
-      ARGOSY_ASSIGN_OR_RETURN(prepare.bundle, BundleOf(message.prepare_bundle()));
-      ARGOSY_ASSIGN_OR_RETURN(prepare.resources, Resources(message.prepare_bundle().resources()));
+    case Case::kPrepareBundles: {
+      const v1::PrepareBundles& m = message.prepare_bundles();
+      PrepareBundles prepare{GroupId(), m.attempt(), {}, m.commit()};
+      ARGOSY_ASSIGN_OR_RETURN(prepare.group, GroupOf(m));
+      for (const v1::PrepareBundles::Bundle& bundle : m.bundles()) {
+        if (bundle.index() < 0) return InvalidArgument("PrepareBundles with bundle {}", bundle.index());
+        ARGOSY_ASSIGN_OR_RETURN(ResourceSet resources, Resources(bundle.resources()));
+        prepare.bundles.push_back({bundle.index(), std::move(resources)});
+      }
       return prepare;
     }
-    case Case::kCommitBundle: {
-      ARGOSY_ASSIGN_OR_RETURN(scheduler::BundleKey key, BundleOf(message.commit_bundle()));
-      return CommitBundle{key};
+    case Case::kCommitBundles: {
+      CommitBundles commit{GroupId(), message.commit_bundles().attempt(), {}};
+      ARGOSY_ASSIGN_OR_RETURN(commit.group, GroupOf(message.commit_bundles()));
+      ARGOSY_ASSIGN_OR_RETURN(commit.indices, IndicesOf(message.commit_bundles()));
+      return commit;
     }
-    case Case::kReturnBundle: {
-      ARGOSY_ASSIGN_OR_RETURN(scheduler::BundleKey key, BundleOf(message.return_bundle()));
-      return ReturnBundle{key};
+    case Case::kReturnBundles: {
+      ReturnBundles returned;
+      ARGOSY_ASSIGN_OR_RETURN(returned.group, GroupOf(message.return_bundles()));
+      ARGOSY_ASSIGN_OR_RETURN(returned.indices, IndicesOf(message.return_bundles()));
+      return returned;
     }
     case Case::kStartActor: {
       const v1::StartActor& m = message.start_actor();

@@ -412,9 +412,11 @@ void NodeServer::Impl::OnMessage(FromHead message) {
     void operator()(const GrantLease& m) { impl.leases->OnMessage(m); }
     void operator()(const ReleaseLease& m) { impl.leases->Step(LeaseReturned{m.lease, m.worker_failed}); }
     void operator()(const RecallLease& m) { impl.leases->Step(RecallAsked{m.lease}); }
-    void operator()(const PrepareBundle& m) { impl.leases->OnMessage(m); }
-    void operator()(const CommitBundle& m) { impl.leases->OnMessage(m); }
-    void operator()(const ReturnBundle& m) { impl.leases->Step(BundleReturned{m.bundle}); }
+    void operator()(const PrepareBundles& m) { impl.leases->OnMessage(m); }
+    void operator()(const CommitBundles& m) { impl.leases->OnMessage(m); }
+    void operator()(const ReturnBundles& m) {
+      for (int index : m.indices) impl.leases->Step(BundleReturned{{m.group, index}});
+    }
     void operator()(const StartActor& m) { impl.leases->OnMessage(m); }
     void operator()(const StopActor& m) { impl.leases->Step(ActorStopAsked{m}); }
     void operator()(const JobEnded& m) {
@@ -433,7 +435,7 @@ void NodeServer::Impl::OnMessage(FromHead message) {
     void operator()(const DrainNode& m) { impl.Drain(m); }
   };
   if (stopping && (std::holds_alternative<GrantLease>(message) || std::holds_alternative<StartActor>(message) ||
-                   std::holds_alternative<StartJob>(message) || std::holds_alternative<PrepareBundle>(message))) {
+                   std::holds_alternative<StartJob>(message) || std::holds_alternative<PrepareBundles>(message))) {
     return;   // the end of the stream says the rest
   }
   std::visit(Visitor{*this}, message);

@@ -50,8 +50,8 @@ struct LeaseResult {
   wire::WorkerAddress worker;
   std::vector<uint32_t> gpu_ids;
 };
-struct BundlePrepared { scheduler::BundleKey bundle; bool ok = false; std::string reason; };
-struct BundleCommitted { scheduler::BundleKey bundle; bool ok = false; std::string reason; };
+struct BundlesPrepared { GroupId group; uint64_t attempt = 0; bool ok = false; std::string reason; };
+struct BundlesCommitted { GroupId group; uint64_t attempt = 0; bool ok = false; std::string reason; };
 struct ActorStarted { ActorId actor; uint64_t incarnation = 0; wire::WorkerAddress worker; };
 struct ActorEnded {
   ActorId actor;
@@ -82,7 +82,7 @@ struct NodeLeft { std::string reason; };
 struct CarriedTaskEvents { std::string body; uint64_t dropped = 0; };   // encoded
 struct NodeAnswer { uint64_t number = 0; absl::StatusOr<std::string> body = std::string(); };   // encoded
 
-using ToHead = std::variant<Registration, Heartbeat, ResourceUpdate, LeaseResult, BundlePrepared, BundleCommitted, ActorStarted, ActorEnded,
+using ToHead = std::variant<Registration, Heartbeat, ResourceUpdate, LeaseResult, BundlesPrepared, BundlesCommitted, ActorStarted, ActorEnded,
                             WorkerDied, DriverJoined, DriverLeft, JobStarted, JobStartFailed, JobExited, JobLogBytes, JobPrints, FlushPrints, NodeAnswer, CarriedTaskEvents, CarriedMetrics, NodeLeft>;
 
 // ---- head -> node -----------------------------------------------------------------------------------------------------------
@@ -99,9 +99,11 @@ struct GrantLease {
 };
 struct ReleaseLease { LeaseId lease; bool worker_failed = false; };
 struct RecallLease { LeaseId lease; };
-struct PrepareBundle { scheduler::BundleKey bundle; ResourceSet resources; };
-struct CommitBundle { scheduler::BundleKey bundle; };
-struct ReturnBundle { scheduler::BundleKey bundle; };
+struct BundleToPrepare { int index = 0; ResourceSet resources; };
+// All or none; with `commit` also committed.
+struct PrepareBundles { GroupId group; uint64_t attempt = 0; std::vector<BundleToPrepare> bundles; bool commit = false; };
+struct CommitBundles { GroupId group; uint64_t attempt = 0; std::vector<int> indices; };
+struct ReturnBundles { GroupId group; std::vector<int> indices; };
 struct StartActor { wire::ActorSpec spec; uint64_t incarnation = 0; LeaseId lease; };
 struct StopActor { ActorId actor; uint64_t incarnation = 0; bool no_restart = false; std::string reason; };
 struct JobEnded { JobId job; std::string reason; };
@@ -125,7 +127,7 @@ struct MutePrints { JobId job; };
 struct DrainNode { std::string reason; double deadline_seconds = 0; bool undo = false; };
 struct AskedNode { uint64_t number = 0; std::optional<NodeQuestion> question; };   // none: of a newer kind
 
-using FromHead = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundle, CommitBundle, ReturnBundle, StartActor,
+using FromHead = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundles, CommitBundles, ReturnBundles, StartActor,
                               StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, JobPrints, PrintsFlushed, MutePrints, AskedNode, DrainNode>;
 
 }  // namespace argosy::node

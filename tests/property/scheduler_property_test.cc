@@ -511,6 +511,9 @@ TEST_CASE("GroupMachine and ledgers: groups are all or nothing, whatever is refu
         for (const BundleReservation& bundle : e->bundles) {
           if (status.ok()) status = ledger.PrepareBundle({e->group, bundle.index}, bundle.resources);
         }
+        for (const BundleReservation& bundle : e->bundles) {
+          if (status.ok() && e->commit) REQUIRE(ledger.CommitBundle({e->group, bundle.index}).ok());
+        }
         if (!status.ok()) {
           ++refused_seen;
           for (const BundleReservation& bundle : e->bundles) ledger.ReturnBundle({e->group, bundle.index});

@@ -123,6 +123,9 @@ void SchedulerWorld::Deliver(Node& node, const GroupEffect& order) {
     for (const BundleReservation& bundle : prepare->bundles) {
       if (status.ok()) status = node.ledger.PrepareBundle({prepare->group, bundle.index}, bundle.resources);
     }
+    for (const BundleReservation& bundle : prepare->bundles) {
+      if (status.ok() && prepare->commit) status = node.ledger.CommitBundle({prepare->group, bundle.index});
+    }
     if (!status.ok()) {
       for (const BundleReservation& bundle : prepare->bundles) node.ledger.ReturnBundle({prepare->group, bundle.index});
     }

@@ -291,18 +291,20 @@ TEST_CASE("Head: a driver's end is told to every node and ends its actors") {
   CHECK(head.Job(JobId::FromNumber(1).Hex()).state() == v1::JobInfo::SUCCEEDED);
 }
 
-void AnswerBundle(TestNode& node, bool commit) {
+void AnswerBundles(TestNode& node, bool commit) {
   v1::NodeMessage message;
   if (commit) {
-    v1::CommitBundle bundle = node.Expect(Kind::kCommitBundle).commit_bundle();
-    message.mutable_bundle_committed()->set_group_id(bundle.group_id());
-    message.mutable_bundle_committed()->set_bundle_index(bundle.bundle_index());
-    message.mutable_bundle_committed()->set_ok(true);
+    v1::CommitBundles asked = node.Expect(Kind::kCommitBundles).commit_bundles();
+    CHECK(asked.indices_size() == 1);
+    message.mutable_bundles_committed()->set_group_id(asked.group_id());
+    message.mutable_bundles_committed()->set_attempt(asked.attempt());
+    message.mutable_bundles_committed()->set_ok(true);
   } else {
-    v1::PrepareBundle bundle = node.Expect(Kind::kPrepareBundle).prepare_bundle();
-    message.mutable_bundle_prepared()->set_group_id(bundle.group_id());
-    message.mutable_bundle_prepared()->set_bundle_index(bundle.bundle_index());
-    message.mutable_bundle_prepared()->set_ok(true);
+    v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
+    CHECK_FALSE(asked.commit());
+    message.mutable_bundles_prepared()->set_group_id(asked.group_id());
+    message.mutable_bundles_prepared()->set_attempt(asked.attempt());
+    message.mutable_bundles_prepared()->set_ok(true);
   }
   node.Send(message);
 }
@@ -319,8 +321,8 @@ TEST_CASE("Head: a group is reserved in two phases, serves leases inside it, and
   for (int i = 0; i < 2; ++i) (*spec.add_bundles()->mutable_resources())["CPU"] = 2;
   CHECK(head.Call(head.cluster, &Cluster::CreateGroup, spec).state() == v1::GroupInfo::PENDING);
   for (bool commit : {false, true}) {
-    AnswerBundle(a, commit);
-    AnswerBundle(b, commit);
+    AnswerBundles(a, commit);
+    AnswerBundles(b, commit);
   }
   v1::WaitGroupRequest wait;
   wait.set_group_id(Bytes(id));
@@ -344,9 +346,37 @@ TEST_CASE("Head: a group is reserved in two phases, serves leases inside it, and
   v1::RemoveGroupRequest remove;
   remove.set_group_id(Bytes(id));
   head.Call(head.cluster, &Cluster::RemoveGroup, remove);
-  CHECK(a.Expect(Kind::kReturnBundle).return_bundle().group_id() == Bytes(id));
-  b.Expect(Kind::kReturnBundle);
+  CHECK(a.Expect(Kind::kReturnBundles).return_bundles().group_id() == Bytes(id));
+  b.Expect(Kind::kReturnBundles);
   CHECK(head.Call(head.cluster, &Cluster::ListGroups, v1::Empty()).groups_size() == 0);
+}
+
+TEST_CASE("Head: a group that fits one node is prepared and committed by one message, and tried again when the node refuses") {
+  TestHead head;
+  TestNode a(head, "a", {{"CPU", 2}});
+  a.Expect(Kind::kRegistered);
+  GroupId id = GroupId::Random();
+  v1::GroupSpec spec;
+  spec.set_group_id(Bytes(id));
+  for (int i = 0; i < 2; ++i) (*spec.add_bundles()->mutable_resources())["CPU"] = 1;
+  head.Call(head.cluster, &Cluster::CreateGroup, spec);
+  auto answer = [&](TestNode& node, bool ok) {
+    v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
+    CHECK(asked.commit());
+    CHECK(asked.bundles_size() == 2);
+    v1::NodeMessage message;
+    message.mutable_bundles_prepared()->set_group_id(asked.group_id());
+    message.mutable_bundles_prepared()->set_attempt(asked.attempt());
+    message.mutable_bundles_prepared()->set_ok(ok);
+    message.mutable_bundles_prepared()->set_reason("no room");
+    node.Send(message);
+  };
+  answer(a, false);
+  answer(a, true);
+  v1::WaitGroupRequest wait;
+  wait.set_group_id(Bytes(id));
+  wait.set_wait_seconds(15);
+  CHECK(head.Call(head.cluster, &Cluster::WaitGroup, wait).state() == v1::GroupInfo::CREATED);
 }
 
 }  // namespace

@@ -103,14 +103,54 @@ TEST_CASE("GroupMachine: a refused prepare returns all, and the group is tried a
 
 TEST_CASE("GroupMachine: a node that forgot its prepared bundles starts the attempt again") {
   Head head;
-  AddNode(head.view, 1, {{"CPU", 2}});
-  auto prepare = Only<SendPrepare>(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kPack, 2, {{"CPU", 1}})})).at(0);
-  CHECK(prepare.bundles.size() == 2);
-  auto commit = Only<SendCommit>(head.Step(NodePrepared{prepare.node, G(1)})).at(0);
+  AddNode(head.view, 1, {{"CPU", 1}});
+  AddNode(head.view, 2, {{"CPU", 1}});
+  auto prepares = Only<SendPrepare>(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kPack, 2, {{"CPU", 1}})}));
+  REQUIRE(prepares.size() == 2);
+  head.Step(NodePrepared{prepares[0].node, G(1)});
+  auto commit = Only<SendCommit>(head.Step(NodePrepared{prepares[1].node, G(1)})).at(0);
   CHECK(Only<GroupPending>(head.Step(CommitFailed{commit.node, G(1), commit.attempt, "not prepared here"})).size() ==
         1);
   head.now = At(1);
   CHECK(Only<GroupReady>(head.Settle(head.Step(Tick{}))).size() == 1);
+}
+
+TEST_CASE("GroupMachine: bundles on one node are prepared and committed by one order") {
+  Head head;
+  AddNode(head.view, 1, {{"CPU", 2}});
+  auto prepare = Only<SendPrepare>(head.Step(CreateGroup{G(1), Bundles(GroupStrategy::kPack, 2, {{"CPU", 1}})})).at(0);
+  CHECK(prepare.commit);
+  CHECK(prepare.bundles.size() == 2);
+  auto refused = head.Step(PrepareFailed{prepare.node, G(1), prepare.attempt, "CPU: 0 of 1 free"});
+  CHECK(Only<SendReturn>(refused).empty());
+  head.now = At(1);
+  prepare = Only<SendPrepare>(head.Step(Tick{})).at(0);
+  auto said = head.Step(NodePrepared{prepare.node, G(1), prepare.attempt});
+  CHECK(Only<SendCommit>(said).empty());
+  CHECK(Only<GroupReady>(said).size() == 1);
+  CHECK(head.view.FindBundle({G(1), 1})->id == N(1));
+}
+
+TEST_CASE("GroupMachine: of many waiting groups that ask for the same one is looked at, and each is served in its turn") {
+  Head head;
+  AddNode(head.view, 1, {{"CPU", 1}});
+  REQUIRE(head.view.Take(N(1), Res({{"CPU", 1}})).ok());
+  for (uint64_t g = 1; g <= 50; ++g) {
+    auto said = Only<GroupPending>(head.Step(CreateGroup{G(g), Bundles(GroupStrategy::kPack, 1, {{"CPU", 1}})}));
+    REQUIRE(said.size() == 1);
+    CHECK(said[0].group == G(g));
+    CHECK(said[0].feasible);
+    CHECK(!said[0].explanation.empty());
+  }
+  REQUIRE(head.view.Give(N(1), Res({{"CPU", 1}})).ok());
+  std::vector<GroupEffect> effects = head.Step(Tick{});
+  for (uint64_t g = 1; g <= 50; ++g) {
+    auto ready = Only<GroupReady>(head.Settle(std::move(effects)));
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].group == G(g));
+    if (g < 50) CHECK(!head.machine.Find(G(g + 1))->explanation.empty());
+    effects = head.Step(RemoveGroup{G(g)});
+  }
 }
 
 TEST_CASE("GroupMachine: a lost node's bundles are placed again, the others stay") {
