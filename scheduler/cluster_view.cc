@@ -67,6 +67,7 @@ absl::Status ClusterView::UpdateAvailable(NodeId id, ResourceSet available) {
 
 absl::Status ClusterView::UpdateLabels(NodeId id, Labels labels) {
   ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
+  index_->ForgetLabels(*node);
   node->labels = std::move(labels);
   Changed(*node, true);
   return absl::OkStatus();
@@ -81,7 +82,7 @@ absl::Status ClusterView::SetContended(NodeId id, bool contended) {
 
 absl::Status ClusterView::SetGathered(NodeId id, GroupId group) {
   ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
-  node->gathered_for = group;
+  Gather(*node, group);
   Changed(*node);
   return absl::OkStatus();
 }
@@ -93,8 +94,15 @@ absl::Status ClusterView::SetDraining(NodeId id, bool draining) {
   return absl::OkStatus();
 }
 
+void ClusterView::Gather(NodeView& node, GroupId group) {
+  if (!node.gathered_for.IsNil() && --gathered_.at(node.gathered_for) == 0) gathered_.erase(node.gathered_for);
+  node.gathered_for = group;
+  if (!group.IsNil()) ++gathered_[group];
+}
+
 void ClusterView::Changed(const NodeView& node, bool identity_changed) {
   ++version_;
+  capacity_version_ += identity_changed;
   index_->Put(node, identity_changed);
 }
 
@@ -113,7 +121,7 @@ absl::Status ClusterView::MarkLost(NodeId id, absl::Time now) {
   node->alive = false;
   node->lost_at = now;
   node->contended = false;
-  node->gathered_for = GroupId();
+  Gather(*node, GroupId());
   ForgetBundles(*node);
   --alive_count_;
   Changed(*node, true);
@@ -124,6 +132,8 @@ absl::Status ClusterView::RemoveNode(NodeId id) {
   ARGOSY_ASSIGN_OR_RETURN(NodeView * node, Get(id));
   ForgetBundles(*node);
   if (node->alive) --alive_count_;
+  Gather(*node, GroupId());
+  ++capacity_version_;
   ++version_;
   index_->Erase(id);
   order_.erase(node->order);

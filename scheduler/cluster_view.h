@@ -115,6 +115,10 @@ class ClusterView {
   // Grows with every change.
   uint64_t version() const { return version_; }
   size_t alive_count() const { return alive_count_; }
+  // Are nodes kept for the group?
+  bool IsGathering(GroupId group) const { return gathered_.contains(group); }
+  // Grows with every change of what the nodes could hold if nothing ran there.
+  uint64_t capacity_version() const { return capacity_version_; }
   // Over alive nodes.
   ResourceSet Total() const;
   ResourceSet Available() const;
@@ -127,6 +131,7 @@ class ClusterView {
  private:
   absl::StatusOr<NodeView*> Get(NodeId id);
   void ForgetBundles(NodeView& node);
+  void Gather(NodeView& node, GroupId group);
   void Changed(const NodeView& node, bool identity_changed = false);
 
   std::unordered_map<NodeId, std::unique_ptr<NodeView>> nodes_;
@@ -136,6 +141,8 @@ class ClusterView {
   uint64_t next_order_ = 0;
   uint64_t next_take_ = 1;
   uint64_t version_ = 1;
+  uint64_t capacity_version_ = 1;
+  std::unordered_map<GroupId, size_t> gathered_;   // how many nodes are kept for each group
   std::unique_ptr<NodeIndex> index_;
 };
 

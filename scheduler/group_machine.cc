@@ -136,6 +136,7 @@ void GroupMachine::Enqueue(Group& group) {
   const bool partly_placed = std::any_of(group.nodes.begin(), group.nodes.end(), [](NodeId id) { return !id.IsNil(); });
   group.state = partly_placed ? GroupState::kRescheduling : GroupState::kPending;
   tickets_[group.ticket] = group.id;
+  group.feasible_at = 0;
   view_version_ = 0;
 }
 
@@ -287,12 +288,16 @@ GroupMachine::Failure GroupMachine::Explain(Group& group, const GroupPlaceOption
   Failure failure{&group.demand};
   if (context.view.size() > options_.explained_nodes_max && context.now < group.explained_at + options_.explain_every &&
       !group.explanation.empty()) {
-    GroupPlaceOptions when_idle = options;
-    when_idle.ignore_usage = true;
-    failure.feasible = PlaceGroup(context.view, group.demand, context.prng, when_idle).has_value();
+    failure.feasible = group.feasible;
+    if (std::exchange(group.feasible_at, context.view.capacity_version()) != context.view.capacity_version()) {
+      GroupPlaceOptions when_idle = options;
+      when_idle.ignore_usage = true;
+      failure.feasible = PlaceGroup(context.view, group.demand, context.prng, when_idle).has_value();
+    }
     return failure;
   }
   group.explained_at = context.now;
+  group.feasible_at = context.view.capacity_version();
   const GroupExplanation explanation = ExplainGroup(context.view, group.demand, context.prng, options);
   failure.feasible = explanation.feasible;
   failure.explanation = explanation.ToString();

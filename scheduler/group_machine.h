@@ -166,6 +166,7 @@ class GroupMachine {
     std::string explanation;        // why it waits
     bool feasible = false;
     absl::Time explained_at = absl::InfinitePast();
+    uint64_t feasible_at = 0;   // the view's capacity_version for which `feasible` was found out
     absl::Time retry_at = absl::InfinitePast();
     absl::Duration retry_delay;
     absl::Time gather_since = absl::InfiniteFuture();

@@ -82,19 +82,22 @@ void NodeIndex::Put(const NodeView& node, bool identity_changed) {
       InsertInto(by_resource_[name], &node);
     }
   }
-  if ((identity_changed || is_new) && place.labels != node.labels) {
-    for (const auto& [key, value] : place.labels) {
-      EraseFrom(by_label_.at(key), value, &node);
-      if (by_label_.at(key).empty()) by_label_.erase(key);
-    }
-    place.labels = node.labels;
-    for (const auto& [key, value] : place.labels) InsertInto(by_label_[key][value], &node);
+  if (!std::exchange(place.labelled, true)) {
+    for (const auto& [key, value] : node.labels) InsertInto(by_label_[key][value], &node);
   }
   Side& side = sides_[place.with_gpu];
   Slot& slot = side.slots[place.slot];
   slot.identity_changed |= identity_changed || is_new;
   if (!std::exchange(slot.in_columns_dirty, true)) side.columns_dirty.Add(place.slot, side.leaves);
   if (!std::exchange(slot.in_bounds_dirty, true)) side.bounds_dirty.Add(place.slot, side.leaves);
+}
+
+void NodeIndex::ForgetLabels(const NodeView& node) {
+  if (!std::exchange(places_.at(node.id).labelled, false)) return;
+  for (const auto& [key, value] : node.labels) {
+    EraseFrom(by_label_.at(key), value, &node);
+    if (by_label_.at(key).empty()) by_label_.erase(key);
+  }
 }
 
 void NodeIndex::Erase(NodeId id) {
@@ -104,10 +107,7 @@ void NodeIndex::Erase(NodeId id) {
   Side& side = sides_[place.with_gpu];
   Slot& slot = side.slots[place.slot];
   const NodeView* node = slot.node;
-  for (const auto& [key, value] : place.labels) {
-    EraseFrom(by_label_.at(key), value, node);
-    if (by_label_.at(key).empty()) by_label_.erase(key);
-  }
+  ForgetLabels(*node);
   for (const auto& [name, amount] : node->total.amounts()) EraseFrom(by_resource_, name, node);
   slot.node = nullptr;
   slot.dimensions.clear();
@@ -168,35 +168,95 @@ void NodeIndex::Read(const Slot& slot) {
 
 // ---- picking ----------------------------------------------------------------------------------------------------------------------------
 
-const NodeView* NodeIndex::Pick(const Demand& demand, Prng& prng) {
+NodeIndex::Known& NodeIndex::Ask(const Demand& demand, bool spread, uint32_t times, const NodeList*& few) {
   ++asked_;
-  const bool spread = std::holds_alternative<SpreadStrategy>(demand.strategy);
-  const bool wants_gpu = demand.resources.Get(kGpu) > Amount();
-  const ColumnShapeRef shape{demand.resources, demand.labels, spread};
-  auto it = known_.find(shape);
+  auto it = known_.find(ColumnShapeRef{demand.resources, demand.labels, spread});
   if (it == known_.end()) {
     if (known_.size() >= columns_known_ + kKnownShapesMax) std::erase_if(known_, [](const auto& entry) { return !entry.second.has_column; });
     it = known_.emplace(ColumnShape{demand.resources, demand.labels, spread}, Known()).first;
   }
   Known& known = it->second;
-  const NodeList* few = nullptr;
   if (!known.has_column) {
     few = FewCandidates(demand);
-    if (++known.asked >= options_.column_after && (few == nullptr || few->size() > options_.few_without_column)) {
+    known.asked += times;
+    if (known.asked >= options_.column_after && (few == nullptr || few->size() > options_.few_without_column)) {
       if (spread) Admit<int64_t>(it->first, known);
       else Admit<int16_t>(it->first, known);
     }
   }
   if (known.has_column) {
+    (spread ? spreading_[known.block]->columns[known.column].asked_at : packing_[known.block]->columns[known.column].asked_at) = asked_;
     TellColumns();
-    return spread ? PickInColumn<int64_t>(known, wants_gpu, prng) : PickInColumn<int16_t>(known, wants_gpu, prng);
   }
-  for (size_t side : {0, 1}) {
-    if (wants_gpu && side == 0) continue;
-    const NodeView* node = few != nullptr ? PickAmong(*few, side == 1, demand, spread, prng) : PickByBounds(side, demand, spread, prng);
+  return known;
+}
+
+std::pair<size_t, size_t> NodeIndex::SidesFor(const Demand& demand) {
+  return {demand.resources.Get(kGpu) > Amount() ? 1 : 0, 2};
+}
+
+const NodeView* NodeIndex::Pick(const Demand& demand, Prng& prng) {
+  const bool spread = std::holds_alternative<SpreadStrategy>(demand.strategy);
+  const NodeList* few = nullptr;
+  const Known& known = Ask(demand, spread, 1, few);
+  auto [side, end] = SidesFor(demand);
+  for (; side < end; ++side) {
+    const NodeView* node = nullptr;
+    if (known.has_column) node = spread ? PickInColumn<int64_t>(known, side, prng) : PickInColumn<int16_t>(known, side, prng);
+    else if (few != nullptr) node = PickAmong(*few, side == 1, demand, spread, prng);
+    else node = PickByBounds(side, demand, spread, prng);
     if (node != nullptr) return node;
   }
   return nullptr;
+}
+
+const NodeView* NodeIndex::FirstFit(const Demand& demand) {
+  const NodeList* few = nullptr;
+  const Known& known = Ask(demand, false, 1, few);
+  auto [side, end] = SidesFor(demand);
+  for (; side < end; ++side) {
+    if (known.has_column) {
+      const ScoreTree<int16_t>& tree = packing_[known.block]->trees[side];
+      if (tree.Least(known.column) == tree.kNever) continue;
+      return sides_[side].slots[tree.FirstBelow(known.column, tree.kNever)].node;
+    }
+    if (few != nullptr) {
+      for (const NodeView* node : *few) {
+        if ((node->total.Get(kGpu) > Amount()) == (side == 1) && Check(*node, demand) == Filter::kNone) return node;
+      }
+    } else if (sides_[side].leaves > 0) {
+      TellBounds(sides_[side]);
+      const NodeView* node = FirstBelow(sides_[side], 1, NeedOf(demand.resources), std::numeric_limits<int64_t>::max(), demand);
+      if (node != nullptr) return node;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<std::vector<const NodeView*>> NodeIndex::LeastUsed(const Demand& demand, size_t count) {
+  const NodeList* few = nullptr;
+  const Known& known = Ask(demand, false, options_.column_after, few);
+  std::vector<const NodeView*> nodes;
+  if (!known.has_column && few == nullptr) return std::nullopt;
+  auto [side, end] = SidesFor(demand);
+  for (; side < end; ++side) {
+    if (known.has_column) {
+      packing_[known.block]->trees[side].Ascending(known.column, [&](size_t slot) {
+        if (nodes.size() < count) nodes.push_back(sides_[side].slots[slot].node);
+        return nodes.size() < count;
+      });
+      continue;
+    }
+    std::vector<std::pair<int64_t, const NodeView*>> usable;
+    for (const NodeView* node : *few) {
+      if ((node->total.Get(kGpu) > Amount()) == (side == 1) && Check(*node, demand) == Filter::kNone) usable.push_back({node->Utilization(), node});
+    }
+    std::stable_sort(usable.begin(), usable.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [utilization, node] : usable) {
+      if (nodes.size() < count) nodes.push_back(node);
+    }
+  }
+  return nodes;
 }
 
 // ---- columns ----------------------------------------------------------------------------------------------------------------------------
@@ -233,20 +293,13 @@ typename ScoreTree<Score>::Scores NodeIndex::Block<Score>::ScoresOf(const Readin
 }
 
 template <class Score>
-const NodeView* NodeIndex::PickInColumn(const Known& known, bool wants_gpu, Prng& prng) {
-  Block<Score>& block = *BlocksOf<Score>()[known.block];
-  const size_t column = known.column;
-  block.columns[column].asked_at = asked_;
-  for (size_t side : {0, 1}) {
-    if (wants_gpu && side == 0) continue;
-    const ScoreTree<Score>& tree = block.trees[side];
-    const Score least = tree.Least(column);
-    if (least == ScoreTree<Score>::kNever) continue;
-    const bool packs = std::is_same_v<Score, int16_t> && least < kPackBelow;
-    const size_t slot = packs ? tree.FirstBelow(column, static_cast<Score>(kPackBelow)) : tree.FindLeast(column, prng);
-    return sides_[side].slots[slot].node;
-  }
-  return nullptr;
+const NodeView* NodeIndex::PickInColumn(const Known& known, size_t side, Prng& prng) {
+  const ScoreTree<Score>& tree = BlocksOf<Score>()[known.block]->trees[side];
+  const Score least = tree.Least(known.column);
+  if (least == ScoreTree<Score>::kNever) return nullptr;
+  const bool packs = std::is_same_v<Score, int16_t> && least < kPackBelow;
+  const size_t slot = packs ? tree.FirstBelow(known.column, static_cast<Score>(kPackBelow)) : tree.FindLeast(known.column, prng);
+  return sides_[side].slots[slot].node;
 }
 
 bool NodeIndex::MayServe(const NodeView& node, const ColumnShape& shape) {

@@ -43,10 +43,17 @@ class NodeIndex {
 
   // Adds the node or notes that it changed. `identity_changed`: also its labels, or whether it is alive or draining.
   void Put(const NodeView& node, bool identity_changed);
+  // The node's labels are about to change; Put must follow.
+  void ForgetLabels(const NodeView& node);
   void Erase(NodeId id);
 
   // The node that Place chooses for a demand with DefaultStrategy or SpreadStrategy, or null. Learns which shapes are asked for.
   const NodeView* Pick(const Demand& demand, Prng& prng);
+  // The first node that fits the demand with DefaultStrategy, however much of it is used; nodes without GPU first, when it needs none.
+  const NodeView* FirstFit(const Demand& demand);
+  // Up to `count` nodes that fit it, the least used first; nodes without GPU first, when it needs none. None when the index cannot tell: the
+  // shape has no column and many nodes can match it.
+  std::optional<std::vector<const NodeView*>> LeastUsed(const Demand& demand, size_t count);
 
   // Shapes that have a column.
   size_t column_count() const;
@@ -93,7 +100,7 @@ class NodeIndex {
   struct Place {
     bool with_gpu = false;
     uint32_t slot = 0;
-    Labels labels;
+    bool labelled = false;   // in by_label_
   };
 
   // What a node has now, read once for all columns.
@@ -163,6 +170,8 @@ class NodeIndex {
   };
 
   void Init();
+  // The shape's entry; counts the question, and gives it a column when it is time. `few` as FewCandidates says, when it has none.
+  Known& Ask(const Demand& demand, bool spread, uint32_t times, const NodeList*& few);
   uint32_t Dimension(std::string_view name);
   void Read(const Slot& slot);
   // Closes the gaps, and doubles the leaves when more than half are in use.
@@ -177,7 +186,7 @@ class NodeIndex {
   template <class Score>
   Blocks<Score>& BlocksOf();
   template <class Score>
-  const NodeView* PickInColumn(const Known& known, bool wants_gpu, Prng& prng);
+  const NodeView* PickInColumn(const Known& known, size_t side, Prng& prng);
   // A column for the shape, when one is free or was not used for long.
   template <class Score>
   void Admit(const ColumnShape& shape, Known& known);
@@ -194,6 +203,8 @@ class NodeIndex {
   // Nodes that have a label or resource that `demand` needs, when these are few; null when they are many.
   const NodeList* FewCandidates(const Demand& demand);
   static const NodeView* PickAmong(const NodeList& candidates, bool with_gpu, const Demand& demand, bool spread, Prng& prng);
+  // Sides in the order in which they are tried, for a demand that wants a GPU or not.
+  static std::pair<size_t, size_t> SidesFor(const Demand& demand);
 
   // ---- bounds
   using Need = std::vector<std::pair<size_t, int64_t>>;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "scheduler/filter.h"
@@ -28,6 +30,8 @@ const NodeView* PickBundle(const ClusterView& view, const Demand& demand, const 
   }
   for (const auto& [index, id] : *bundles) {
     const NodeView* node = view.Find(id);
+    // One bundle is looked at before all of its node's are.
+    if (!node->bundles.at({affinity.group, index}).available.Contains(demand.resources)) continue;
     if (Check(*node, demand) == Filter::kNone) return node;
   }
   return nullptr;
@@ -87,49 +91,36 @@ constexpr size_t kSearchBundlesMax = 64;
 // With more kinds of bundle than this, nodes are not counted again when all bundles of one kind are placed.
 constexpr size_t kRecountedKindsMax = 16;
 
-// One placement of one group. Looks at each node once, and then only at those that are best in some order; amounts are kept for the names that the
-// group asks for alone.
+// With more kinds of bundle than this, each node is looked at rather than the best ones for each kind.
+constexpr size_t kIndexedKindsMax = 16;
+
+// One placement of one group. Where the index can tell, it looks only at the first node that holds all bundles or at as many nodes as there are
+// bundles; else at each node once. Amounts are kept for the names that the group asks for alone.
 class GroupPlacer {
  public:
   GroupPlacer(const ClusterView& view, const GroupDemand& demand, Prng& prng, const GroupPlaceOptions& options)
-      : demand_(demand), prng_(prng), result_(demand.bundles.size()) {
-    std::map<NodeId, int> held;
+      : view_(view), demand_(demand), prng_(prng), options_(options), result_(demand.bundles.size()) {
     for (size_t i = 0; i < options.placed.size() && i < result_.size(); ++i) {
       result_[i] = options.placed[i];
-      if (!result_[i].IsNil()) ++held[result_[i]];
+      if (!result_[i].IsNil()) ++held_[result_[i]];
     }
     FindKinds();
-    for (const NodeView* node : view.Nodes()) {
-      if (!node->alive || node->draining) continue;
-      if (!options.ignore_usage && !node->gathered_for.IsNil() && node->gathered_for != options.group) continue;
-      AddCandidate(*node, options.ignore_usage);
-      if (held.empty()) continue;
-      if (auto it = held.find(node->id); it != held.end()) {
-        candidates_.back().held = it->second;
-        if (options.ignore_usage) SpendPlaced(candidates_.size() - 1);
-      }
-    }
-    for (Kind& kind : kinds_) {
-      for (uint32_t c : kind.able) {
-        if (Fits(c, kind)) kind.candidates.push_back(c);
-      }
-    }
-    // Those with fewest choices first, then the largest.
-    std::stable_sort(kinds_.begin(), kinds_.end(), [](const Kind& a, const Kind& b) {
-      if (a.candidates.size() != b.candidates.size()) return a.candidates.size() < b.candidates.size();
-      return Size(a) > Size(b);
-    });
-    kinds_of_.resize(candidates_.size());
-    for (size_t k = 0; k < kinds_.size(); ++k) {
-      for (uint32_t c : kinds_[k].able) kinds_of_[c].push_back(static_cast<uint32_t>(k));
-    }
   }
 
   std::optional<std::vector<NodeId>> Run() {
+    if (kinds_.empty()) return result_;
+    const bool pack = demand_.strategy == GroupStrategy::kPack || demand_.strategy == GroupStrategy::kStrictPack;
+    if (std::optional<Demand> all = pack && IndexKnowsAll() ? AllAtOnce() : std::nullopt) {
+      if (const NodeView* node = view_.index().FirstFit(*all)) {
+        result_.assign(result_.size(), node->id);
+        return result_;
+      }
+      if (demand_.strategy == GroupStrategy::kStrictPack) return std::nullopt;
+    }
+    Collect();
     for (const Kind& kind : kinds_) {
       if (kind.candidates.empty()) return std::nullopt;
     }
-    if (kinds_.empty()) return result_;
     bool found = false;
     switch (demand_.strategy) {
       case GroupStrategy::kStrictPack: found = OneNode(); break;
@@ -168,17 +159,107 @@ class GroupPlacer {
     }
   }
 
-  void AddCandidate(const NodeView& node, bool ignore_usage) {
+  // The index knows what is usable now by anybody.
+  bool IndexKnowsAll() const { return !options_.ignore_usage && held_.empty() && !view_.IsGathering(options_.group); }
+
+  // What a node must have that holds all bundles, when they agree about labels and the sums are amounts.
+  std::optional<Demand> AllAtOnce() const {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+    Demand all;
+    all.labels = kinds_.front().labels;
+    for (const Kind& kind : kinds_) {
+      if (kind.labels != all.labels) return std::nullopt;
+      const int64_t count = static_cast<int64_t>(kind.bundles.size());
+      for (const auto& [name, amount] : kind.resources.amounts()) {
+        const int64_t before = all.resources.Get(name).raw();
+        if (amount.raw() > (kMost - before) / count) return std::nullopt;
+        all.resources.Set(name, Amount::FromRaw(before + amount.raw() * count));
+      }
+    }
+    return all;
+  }
+
+  // The nodes to choose from.
+  void Collect() {
+    const bool spreads = demand_.strategy == GroupStrategy::kSpread || demand_.strategy == GroupStrategy::kStrictSpread;
+    if (!spreads || !IndexKnowsAll() || !CollectByIndex()) {
+      for (const NodeView* node : view_.Nodes()) {
+        if (!node->alive || node->draining) continue;
+        if (!options_.ignore_usage && !node->gathered_for.IsNil() && node->gathered_for != options_.group) continue;
+        AddCandidate(*node);
+      }
+    }
+    // Those with fewest choices first, then the largest.
+    std::stable_sort(kinds_.begin(), kinds_.end(), [](const Kind& a, const Kind& b) {
+      if (a.candidates.size() != b.candidates.size()) return a.candidates.size() < b.candidates.size();
+      return Size(a) > Size(b);
+    });
+    kinds_at_.assign(candidates_.size() + 1, 0);
+    for (const Kind& kind : kinds_) {
+      for (uint32_t c : kind.able) ++kinds_at_[c + 1];
+    }
+    for (size_t c = 0; c < candidates_.size(); ++c) kinds_at_[c + 1] += kinds_at_[c];
+    kinds_of_.resize(kinds_at_.back());
+    std::vector<uint32_t> next(kinds_at_.begin(), kinds_at_.end() - 1);
+    for (uint32_t k = 0; k < kinds_.size(); ++k) {
+      for (uint32_t c : kinds_[k].able) kinds_of_[next[c]++] = k;
+    }
+  }
+
+  // For each kind as many of the least used nodes as there are bundles: one of them is always free of the others.
+  bool CollectByIndex() {
+    if (kinds_.size() > kIndexedKindsMax) return false;
+    std::vector<const NodeView*> nodes;
+    for (const Kind& kind : kinds_) {
+      auto best = view_.index().LeastUsed({kind.resources, kind.labels, DefaultStrategy{}, {}}, result_.size());
+      if (!best) return false;
+      nodes.insert(nodes.end(), best->begin(), best->end());
+    }
+    std::sort(nodes.begin(), nodes.end(), [](const NodeView* a, const NodeView* b) { return a->order < b->order; });
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    for (const NodeView* node : nodes) AddCandidate(*node);
+    return true;
+  }
+
+  void AddCandidate(const NodeView& node) {
     const uint32_t c = static_cast<uint32_t>(candidates_.size());
+    candidates_.push_back({&node, 0, false, 0});
+    ReadAmounts(node.total, totals_);
+    ReadAmounts(options_.ignore_usage ? node.total : node.available, scratch_);
+    free_.insert(free_.end(), scratch_.begin(), scratch_.end());
+    if (auto it = held_.find(node.id); it != held_.end()) {
+      candidates_[c].held = it->second;
+      if (options_.ignore_usage) SpendPlaced(c);
+    }
     bool any = false;
     for (Kind& kind : kinds_) {
-      if (!node.total.Contains(kind.resources) || !kind.labels.Matches(node.labels)) continue;
+      if (!Covers(totals_.data(), kind.need) || !kind.labels.Matches(node.labels)) continue;
       kind.able.push_back(c);
+      if (!Fits(c, kind)) continue;
+      kind.candidates.push_back(c);
       any = true;
     }
-    candidates_.push_back({&node, any ? node.Utilization() : 0, node.total.Get(kGpu) > Amount(), 0});
-    const ResourceSet& free = ignore_usage ? node.total : node.available;
-    for (const std::string& name : names_) free_.push_back(free.Get(name).raw());
+    if (any) {
+      candidates_[c].utilization = node.Utilization();
+      candidates_[c].with_gpu = node.total.Get(kGpu) > Amount();
+    } else if (candidates_[c].held == 0) {
+      // Of no use; and it was the last of whoever is able.
+      for (Kind& kind : kinds_) {
+        if (!kind.able.empty() && kind.able.back() == c) kind.able.pop_back();
+      }
+      candidates_.pop_back();
+      free_.resize(free_.size() - names_.size());
+    }
+  }
+
+  // By the names that the group asks for.
+  void ReadAmounts(const ResourceSet& set, std::vector<int64_t>& amounts) const {
+    amounts.assign(names_.size(), 0);
+    auto has = set.amounts().begin();
+    for (size_t n = 0; n < names_.size(); ++n) {
+      while (has != set.amounts().end() && has->first < names_[n]) ++has;
+      if (has != set.amounts().end() && has->first == names_[n]) amounts[n] = has->second.raw();
+    }
   }
 
   int64_t* Free(size_t c) { return free_.data() + c * names_.size(); }
@@ -238,7 +319,7 @@ class GroupPlacer {
     std::optional<uint32_t> best;
     for (uint32_t c : kinds_.front().candidates) {
       if (bound && candidates_[c].held == 0) continue;
-      if (kinds_of_[c].size() < kinds_.size() || !Covers(Free(c), sum)) continue;
+      if (kinds_at_[c + 1] - kinds_at_[c] < kinds_.size() || !Covers(Free(c), sum)) continue;
       if (!best || PreferenceOf(c, wants_gpu, true) < PreferenceOf(*best, wants_gpu, true)) best = c;
     }
     if (!best) return false;
@@ -309,7 +390,8 @@ class GroupPlacer {
     load.wants_gpu = false;
     load.of.clear();
     scratch_.assign(Free(c), Free(c) + names_.size());
-    for (uint32_t k : kinds_of_[c]) {
+    for (size_t at = kinds_at_[c]; at < kinds_at_[c + 1]; ++at) {
+      const uint32_t k = kinds_of_[at];
       const Kind& kind = kinds_[k];
       int64_t times = static_cast<int64_t>(left[k]);
       for (size_t n = 0; n < names_.size() && times > 0; ++n) {
@@ -424,15 +506,20 @@ class GroupPlacer {
     return place(place, 0, 0, 0);
   }
 
+  const ClusterView& view_;
   const GroupDemand& demand_;
   Prng& prng_;
+  const GroupPlaceOptions& options_;
   std::vector<NodeId> result_;
-  std::vector<std::string> names_;   // of resources that the group asks for
+  std::map<NodeId, int> held_;       // bundles that were placed before
+  std::vector<std::string> names_;   // of resources that the group asks for, ascending
   std::vector<Candidate> candidates_;
   std::vector<int64_t> free_;        // by candidate and name
   std::vector<Kind> kinds_;
-  std::vector<std::vector<uint32_t>> kinds_of_;   // that a candidate is able to hold, ascending
-  std::vector<int64_t> scratch_;
+  // The kinds that a candidate is able to hold, ascending: kinds_of_ from kinds_at_[c] up to kinds_at_[c + 1].
+  std::vector<uint32_t> kinds_at_;
+  std::vector<uint32_t> kinds_of_;
+  std::vector<int64_t> totals_, scratch_;   // kept for their memory
 };
 
 }  // namespace

@@ -2,10 +2,12 @@
 
 // The least of many scores, for many shapes at once.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/prng.h"
@@ -73,6 +75,33 @@ class ScoreTree {
       if (right < left || (right == left && prng.Below(2) == 1)) ++vertex;
     }
     return vertex - leaves_;
+  }
+
+  // Calls `visit` with the usable slots from the least score on, equal ones in their order, until it returns false.
+  template <class Visit>
+  void Ascending(size_t shape, Visit visit) const {
+    if (Least(shape) == kNever) return;
+    // Of equal scores the deepest vertex first, so that each slot costs one way down.
+    auto after = [](const auto& a, const auto& b) {
+      if (a.first != b.first) return a.first > b.first;
+      const int depth_a = std::bit_width(a.second), depth_b = std::bit_width(b.second);
+      return depth_a != depth_b ? depth_a < depth_b : a.second > b.second;
+    };
+    std::vector<std::pair<Score, size_t>> heap{{Least(shape), 1}};
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end(), after);
+      const size_t vertex = heap.back().second;
+      heap.pop_back();
+      if (vertex >= leaves_) {
+        if (!visit(vertex - leaves_)) return;
+        continue;
+      }
+      for (size_t below : {2 * vertex, 2 * vertex + 1}) {
+        if (vertices_[below].of[shape] == kNever) continue;
+        heap.push_back({vertices_[below].of[shape], below});
+        std::push_heap(heap.begin(), heap.end(), after);
+      }
+    }
   }
 
   static Scores Never() {

@@ -107,7 +107,7 @@ void ActorCalls() {
   });
 }
 
-void References() {
+void ObjectReferences() {
   const wire::WorkerAddress self = Address(1);
   worker::ReferenceMachine machine(self.worker);
   worker::ReferenceMachine::Effects effects;
@@ -125,7 +125,7 @@ void References() {
   });
 }
 
-void Codec() {
+void Codecs() {
   wire::PushTask push;
   push.spec.task = TaskId::FromNumber(1);
   push.spec.job = JobId::FromNumber(2);
@@ -224,8 +224,8 @@ int main(int argc, char** argv) {
   }
   TaskSubmission();
   ActorCalls();
-  References();
-  Codec();
+  ObjectReferences();
+  Codecs();
   Objects();
   Scheduling();
   return 0;
