@@ -421,6 +421,7 @@ void NodeServer::Impl::OnMessage(FromHead message) {
     void operator()(const StopActor& m) { impl.leases->Step(ActorStopAsked{m}); }
     void operator()(const JobEnded& m) {
       impl.leases->Step(JobGone{m.job, m.reason});
+      impl.workers->JobGone(m.job);
       impl.store->JobGone(m.job);
     }
     void operator()(const StartJob& m) { impl.jobs->Start(m); }

@@ -26,7 +26,7 @@ constexpr absl::Duration kFlushWait = absl::Milliseconds(1500);
 }  // namespace
 
 WorkerService::WorkerService(Parts parts, wire::WorkerRegistered self, std::string socket_dir)
-    : parts_(parts), self_(std::move(self)), socket_dir_(std::move(socket_dir)) {}
+    : parts_(parts), self_(std::move(self)), socket_dir_(std::move(socket_dir)), groups_(parts.cluster) {}
 
 WorkerService::~WorkerService() {
   alive_.reset();
@@ -93,11 +93,11 @@ void WorkerService::OnRequest(const ClientPointer& client, wire::Call call) {
     case Method::kListActors:
       return Forwarded<wire::ListActors>(std::move(call), [&](const auto& m, auto done) { cluster.ListActors(m, done); });
     case Method::kCreateGroup:
-      return Forwarded<wire::CreateGroup>(std::move(call), [&](const auto& m, auto done) { cluster.CreateGroup(m, client->job, done); });
+      return Forwarded<wire::CreateGroup>(std::move(call), [&](const auto& m, auto done) { groups_.Create(m, client->job, done); });
     case Method::kWaitGroup:
-      return Forwarded<wire::WaitGroup>(std::move(call), [&](const auto& m, auto done) { cluster.WaitGroup(m, done); });
+      return Forwarded<wire::WaitGroup>(std::move(call), [&](const auto& m, auto done) { groups_.Wait(m, done); });
     case Method::kRemoveGroup:
-      return Forwarded<wire::RemoveGroup>(std::move(call), [&](const auto& m, auto done) { cluster.RemoveGroup(m, done); });
+      return Forwarded<wire::RemoveGroup>(std::move(call), [&](const auto& m, auto done) { groups_.Remove(m, done); });
     case Method::kFlushPrints: return FlushPrints(client, std::move(call));
     case Method::kKvPut: return Forwarded<wire::KvPut>(std::move(call), [&](const auto& m, auto done) { cluster.KvPut(m, done); });
     case Method::kKvGet: return Forwarded<wire::KvGet>(std::move(call), [&](const auto& m, auto done) { cluster.KvGet(m, done); });

@@ -9,6 +9,7 @@
 #include "runtime/async/loop.h"
 #include "runtime/node/client_table.h"
 #include "runtime/node/cluster_client.h"
+#include "runtime/node/group_calls.h"
 #include "runtime/node/head_link.h"
 #include "runtime/node/lease_service.h"
 #include "runtime/node/process.h"
@@ -49,6 +50,7 @@ class WorkerService {
   bool ShowPrints(JobPrints prints);
   void OnPrintsFlushed(JobId job);
   size_t drivers() const { return drivers_.size(); }
+  void JobGone(JobId job) { groups_.JobGone(job); }
   // Closes the connections of workers and drivers.
   void CloseAll(const std::string& reason);
 
@@ -97,6 +99,7 @@ class WorkerService {
   Parts parts_;
   wire::WorkerRegistered self_;
   std::string socket_dir_;
+  GroupCalls groups_;
   uint64_t task_events_dropped_ = 0;   // reports, while the head was slow
   std::map<JobId, Driver> drivers_;
   std::unordered_map<JobId, std::string> namespaces_;   // of jobs whose driver is elsewhere
