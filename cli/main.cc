@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "absl/synchronization/mutex.h"
 #include "cli/command.h"
 #include "cli/daemon.h"
 #include "runtime/base/limits.h"
@@ -86,4 +87,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace argosy::cli
 
-int main(int argc, char** argv) { return argosy::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  // Distributions build Abseil with its search for deadlocks on, which gRPC then pays for at each of its locks.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  return argosy::cli::Main(argc, argv);
+}

@@ -14,6 +14,8 @@ namespace {
 // After a node refused, its own report of what is free is on the way (at most 20 ms behind).
 constexpr absl::Duration kRefusedDelay = absl::Milliseconds(25);
 constexpr absl::Duration kRefusedDelayMax = absl::Seconds(1);
+// For the nodes of a new group to answer.
+constexpr absl::Duration kCreateWait = absl::Milliseconds(100);
 
 std::string Key(ActorId actor) { return std::string(actor.Bytes()); }
 
@@ -242,7 +244,11 @@ void HeadCore::CreateGroup(GroupSpec spec, Done<GroupView> done) {
     StepGroups(create);
     SchedulePass();
   }
-  done(ViewGroup(id));
+  absl::StatusOr<GroupView> view = ViewGroup(id);
+  const scheduler::GroupMachine::Group* group = groups_.Find(id);
+  // While its nodes are asked, the answer that is on its way is worth waiting for: it saves the caller a question.
+  if (group != nullptr && !group->waiting_for.empty()) group_waiters_.emplace(id, Waiter<GroupView>{0, Now() + kCreateWait, std::move(done)});
+  else done(std::move(view));
 }
 
 void HeadCore::WaitGroup(GroupId id, absl::Duration wait, Done<GroupView> done) {
