@@ -63,14 +63,14 @@ void GroupCalls::Remove(const wire::RemoveGroup& request, Done<wire::Empty> done
   auto at = groups_.find(request.group);
   if (at == groups_.end()) return cluster_.RemoveGroup(request, std::move(done));
   Group& group = at->second;
-  if (std::exchange(group.state, Group::kRemoved) != Group::kRemoved) {
-    for (Done<wire::GroupInfo>& waiting : std::exchange(group.waiting, {})) waiting(Removed(request.group));
-    cluster_.RemoveGroup(request, [this, weak = std::weak_ptr<bool>(alive_), id = request.group](absl::StatusOr<wire::Empty> result) {
-      if (!result.ok()) spdlog::warn("placement group {} was not removed, and ends with its job: {}", id.Short(), Message(result.status()));
-      if (!weak.expired()) groups_.erase(id);
-    });
-  }
+  const bool first = std::exchange(group.state, Group::kRemoved) != Group::kRemoved;
   done(wire::Empty{});
+  if (!first) return;
+  for (Done<wire::GroupInfo>& waiting : std::exchange(group.waiting, {})) waiting(Removed(request.group));
+  cluster_.RemoveGroup(request, [this, weak = std::weak_ptr<bool>(alive_), id = request.group](absl::StatusOr<wire::Empty> result) {
+    if (!result.ok()) spdlog::warn("placement group {} was not removed, and ends with its job: {}", id.Short(), Message(result.status()));
+    if (!weak.expired()) groups_.erase(id);
+  });
 }
 
 void GroupCalls::JobGone(JobId job) {

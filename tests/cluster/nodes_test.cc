@@ -142,15 +142,15 @@ TEST_CASE("Groups: bundles are reserved together, and an actor runs in its bundl
 TEST_CASE("Groups: what a removed group held is free for the next, and nobody waits for a removed one", "[three]") {
   // Each needs all there is: every one waits for the removal of the one before.
   for (int i = 0; i < 50; ++i) {
-    argosy::PlacementGroup group = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 4}}}}});
+    argosy::PlacementGroup group = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
     group.Ready(60s);
     CHECK(group.BundleNodes().size() == 1);
     argosy::Remove(group);
     CHECK_THROWS_AS(group.Ready(60s), argosy::RuntimeError);
     argosy::Remove(group);   // once more does nothing
   }
-  argosy::PlacementGroup first = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 4}}}}});
-  argosy::PlacementGroup second = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 4}}}}});
+  argosy::PlacementGroup first = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
+  argosy::PlacementGroup second = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
   first.Ready(60s);
   CHECK_FALSE(second.Wait(100ms));
   argosy::Remove(first);
