@@ -67,12 +67,12 @@ void TaskSubmission() {
     }
     effects = {};
   };
-  for (int i = 0; i < 100; ++i) machine.Submit(TaskId::FromNumber(next++), shape, 3, now, effects);
+  for (int i = 0; i < 100; ++i) machine.Submit(TaskId::FromNumber(next++), {.shape = shape, .retries_max = 3}, now, effects);
   take_pushes();
   Run("task submitted, pushed and finished", [&](int operations) {
     for (int i = 0; i < operations; ++i) {
       now += absl::Microseconds(10);
-      machine.Submit(TaskId::FromNumber(next++), shape, 3, now, effects);
+      machine.Submit(TaskId::FromNumber(next++), {.shape = shape, .retries_max = 3}, now, effects);
       const TaskId done = pushed.front();
       pushed.pop_front();
       machine.Finished(lease, done, now, effects);
