@@ -325,8 +325,9 @@ void NodeIndex::Admit(const ColumnShape& shape, Known& known) {
     at = blocks.size();
     blocks.push_back(std::move(block));
   } else {
-    // Now and then, so that the search costs nothing: the column that was asked longest ago, if that is long.
-    if ((known.asked - options_.column_after) % 64 != 0) return;
+    // Now and then, so that the search costs nothing, and so seldom that making columns costs a question little when shapes are many: the column that
+    // was asked longest ago, if that is long.
+    if ((known.asked - options_.column_after) % 64 != 0 || asked_ < next_replacement_) return;
     uint64_t oldest = asked_;
     for (size_t b = 0; b < blocks.size(); ++b) {
       for (size_t c = 0; c < kWidth; ++c) {
@@ -334,6 +335,7 @@ void NodeIndex::Admit(const ColumnShape& shape, Known& known) {
       }
     }
     if (asked_ - oldest < 8 * options_.columns_max) return;
+    next_replacement_ = asked_ + places_.size() / 8;
     known_.find(*blocks[at]->columns[column].shape)->second.has_column = false;
     --columns_known_;
   }

@@ -230,6 +230,7 @@ class NodeIndex {
   Blocks<int16_t> packing_;    // by utilization: DefaultStrategy
   Blocks<int64_t> spreading_;  // by last use: SpreadStrategy
   uint64_t asked_ = 0;
+  uint64_t next_replacement_ = 0;   // no column goes to another shape before so many questions
   Reading reading_;            // kept for its memory
   NodeList few_;               // kept for its memory
 };
