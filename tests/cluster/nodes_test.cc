@@ -146,7 +146,7 @@ TEST_CASE("Groups: what a removed group held is free for the next, and nobody wa
     group.Ready(60s);
     CHECK(group.BundleNodes().size() == 1);
     argosy::Remove(group);
-    CHECK_THROWS_AS(group.Ready(60s), argosy::RuntimeError);
+    CHECK_THROWS_AS(group.Ready(60s), argosy::Error);
     argosy::Remove(group);   // once more does nothing
   }
   argosy::PlacementGroup first = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
