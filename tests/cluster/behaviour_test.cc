@@ -259,9 +259,11 @@ TEST_CASE("Refs: one of the many in a value outlives the value, unused until the
     put_again = inner[5];
   }
   outer = {};
-  std::thread other([&] { CHECK(argosy::Get(read_by_two, 30s) == 7); });
+  int there = 0;
+  std::thread other([&] { there = argosy::Get(read_by_two, 30s); });
   CHECK(argosy::Get(read_by_two, 30s) == 7);
   other.join();
+  CHECK(there == 7);
   CHECK(argosy::Get(argosy::Task<Square>().Submit(passed), 30s) == 900);
   passed = {};
   argosy::ObjectRef<Ints> again = argosy::Put(Ints{put_again});
