@@ -2,6 +2,7 @@
 #include <argosy/argosy.h>
 #include <argosy/testing.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -25,5 +26,16 @@ int main(int argc, char** argv) {
   argosy::Task<CountWord> on_the_other({.resources = {{"other", 1}}});
   argosy::Actor<Total> total = argosy::Spawn<Total>({});
   Check(argosy::Get(total.Call<&Total::Add>(on_the_other.Submit("sail on", "sail"))) == 1, "an actor adds what another node counted");
+
+  argosy::Actor<Total> there = argosy::Spawn<Total>({.resources = {{"other", 1}}});
+  Check(argosy::Get(there.Call<&Total::Add>(Count{"sail", 3})) == 3, "an actor runs on the other node");
+  cluster.KillNode("other");   // as a host that loses its power
+  bool died = false;
+  try {
+    argosy::Get(there.Call<&Total::Add>(Count{"sail", 1}), std::chrono::minutes(1));
+  } catch (const argosy::ActorDiedError&) {
+    died = true;
+  }
+  Check(died, "an actor dies with its node");
   std::puts("all is well");
 }

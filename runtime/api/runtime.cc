@@ -152,7 +152,8 @@ std::optional<NodeFile> ReadNodeFile(const fs::path& path) {
 
 // The rest of what is known about the daemon with this socket.
 NodeFile WithNodeFile(const NodeFile& node) {
-  std::optional<NodeFile> file = ReadNodeFile(fs::path(node.node_socket).parent_path() / "node.json");
+  // The socket is in the folder `sock` of the node's own.
+  std::optional<NodeFile> file = ReadNodeFile(fs::path(node.node_socket).parent_path().parent_path() / "node.json");
   if (!file || file->node_socket != node.node_socket) return node;
   if (!node.head_address.empty()) file->head_address = node.head_address;
   return *file;

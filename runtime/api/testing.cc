@@ -70,7 +70,8 @@ void Cluster::KillNode(const std::string& name) {
   if (!impl_) return;
   auto it = impl_->sockets.find(name);
   if (it == impl_->sockets.end()) throw RuntimeError(fmt::format("the test cluster has no node \"{}\"", name));
-  std::string file = (std::filesystem::path(it->second).parent_path() / "node.json").string();
+  // The socket is in the folder `sock` of the node's own.
+  std::string file = (std::filesystem::path(it->second).parent_path().parent_path() / "node.json").string();
   absl::StatusOr<std::string> text = ReadFile(file);
   nlohmann::json json = nlohmann::json::parse(text.ok() ? *text : "", nullptr, false);
   if (!json.is_object() || !json.contains("pid")) throw RuntimeError(fmt::format("{} does not say which process the node is", file));
