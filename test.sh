@@ -41,7 +41,7 @@ wants tidy && run_part "layers and style" "$VENV/bin/python" -m pytest -q "$ARGO
 wants unit && run_part "unit, scenario, property and cluster tests" \
   ctest --test-dir "$BUILD_DIR" --output-on-failure --no-tests=error -j 2
 wants acceptance && run_part "acceptance and page tests" \
-  env ARGOSY_BUILD_DIR="$BUILD_DIR" "$VENV/bin/python" -m pytest -q --timeout 600 -x --durations 5 "$ARGOSY_ROOT/tests/acceptance" "$ARGOSY_ROOT/tests/web"
+  env ARGOSY_BUILD_DIR="$BUILD_DIR" "$VENV/bin/python" -m pytest -q --timeout 600 --maxfail 10 --durations 5 "$ARGOSY_ROOT/tests/acceptance" "$ARGOSY_ROOT/tests/web"
 
 sanitized() {
   local preset=$1 build=$ARGOSY_ROOT/build/$1

@@ -50,7 +50,7 @@ def test_transformers_loads_what_three_zero3_ranks_wrote(cluster, tmp_path, requ
         assert len(files) > 2 and files == [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
         index = json.loads((run.checkpoint / "model.safetensors.index.json").read_text())
         assert sorted(set(index["weight_map"].values())) == files
-    assert sorted(path.name for path in run.output_dir.iterdir()) == ["epoch-1", "metrics.jsonl", "tensorboard", "training_state"]
+    assert sorted(path.name for path in run.output_dir.iterdir()) == ["epoch-1", "metrics.jsonl", "result.json", "tensorboard", "training_state"]
     assert [path.name for path in (run.output_dir / "training_state").iterdir()] == ["step-0000012"]
     for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
         assert (run.checkpoint / name).exists(), name

@@ -36,7 +36,7 @@ def test_finetune_as_a_job_reports_progress_quality_and_times(cluster, tmp_path,
     assert [row["epoch"] for row in epochs] == [1, 2, 3]
     perplexities = [row["perplexity"] for row in epochs]
     assert perplexities == sorted(perplexities, reverse=True) and perplexities[-1] < 20
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["epoch-2", "epoch-3", "metrics.jsonl", "tensorboard", "training_state"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["epoch-2", "epoch-3", "metrics.jsonl", "result.json", "tensorboard", "training_state"]
 
 
 def test_a_job_that_cannot_train_fails_with_its_reason(cluster, tmp_path, sums):
