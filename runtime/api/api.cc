@@ -62,6 +62,16 @@ std::vector<CellPtr> Handles(worker::Returns returns) {
   return {std::make_move_iterator(returns.begin()), std::make_move_iterator(returns.end())};
 }
 
+// What a task and a call have in common.
+template <class Request>
+void Describe(const Submission& submission, const std::string& name, Request& request) {
+  request.function = submission.function.name;
+  request.readable = name.empty() ? submission.function.readable : SharedText::Interned(name);
+  request.returns = static_cast<uint32_t>(std::max<size_t>(submission.returns, 1));
+  request.split = submission.returns > 0;
+  request.stream = submission.stream;
+}
+
 double Seconds(Timeout timeout) { return timeout.IsInfinite() ? 0 : std::max(0.001, absl::ToDoubleSeconds(timeout.duration())); }
 
 }  // namespace
@@ -214,15 +224,11 @@ std::vector<CellPtr> SubmitTask(const Submission& submission, const TaskOptions&
   if (options.max_retries < -1) throw RuntimeError(fmt::format("max_retries is {}; it must be 0 or more, or -1: without bound", options.max_retries));
   if (std::shared_ptr<LocalRuntime> local = Local()) return local->SubmitTask(submission, options, std::move(arguments));
   worker::TaskRequest request;
-  request.function = submission.function.name;
-  request.readable = options.name.empty() ? submission.function.readable : SharedText::Interned(options.name);
+  Describe(submission, options.name, request);
   request.demand = DemandOf(options.resources, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
   request.demand.priority = options.priority;
   request.max_retries = options.max_retries;
   request.deadline = options.deadline.duration();
-  request.returns = static_cast<uint32_t>(std::max<size_t>(submission.returns, 1));
-  request.split = submission.returns > 0;
-  request.stream = submission.stream;
   request.retry_exceptions = options.retry_exceptions.names;
   return Handles(OrThrow(CurrentCore()->SubmitTask(request, Outgoing(std::move(arguments)))));
 }
@@ -231,11 +237,7 @@ std::vector<CellPtr> SubmitCall(ActorId actor, const Submission& submission, con
                                 std::vector<OutgoingArgument> arguments) {
   if (std::shared_ptr<LocalRuntime> local = Local()) return local->SubmitCall(actor, submission, std::move(arguments));
   worker::CallRequest request;
-  request.function = submission.function.name;
-  request.readable = options.name.empty() ? submission.function.readable : SharedText::Interned(options.name);
-  request.returns = static_cast<uint32_t>(std::max<size_t>(submission.returns, 1));
-  request.split = submission.returns > 0;
-  request.stream = submission.stream;
+  Describe(submission, options.name, request);
   request.concurrency_group = options.concurrency_group;
   return Handles(OrThrow(CurrentCore()->SubmitCall(actor, request, Outgoing(std::move(arguments)))));
 }

@@ -10,6 +10,7 @@
 
 #include "argosy/error.h"
 #include "nlohmann/json.hpp"
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 
 namespace argosy::internal {
@@ -94,6 +95,34 @@ StartedDaemons StartDaemons(const std::vector<std::string>& words) {
   started.address = json.value("address", "");
   started.dashboard_url = json.value("dashboard", "");
   return started;
+}
+
+std::optional<NodeFile> ReadNodeFile(const std::filesystem::path& path) {
+  absl::StatusOr<std::string> text = ReadFile(path.string());
+  if (!text.ok()) return std::nullopt;
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  NodeFile node;
+  auto field = [&](const char* name) { return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string(); };
+  node.head_address = field("head_address");
+  node.node_socket = field("socket");
+  std::string address = field("address");
+  node.ip = address.substr(0, address.rfind(':'));
+  if (node.ip.starts_with('[') && node.ip.ends_with(']')) node.ip = node.ip.substr(1, node.ip.size() - 2);
+  node.bind_ip = field("bind_ip");
+  auto port = [&](const char* name) { return json.contains(name) && json[name].is_number_unsigned() ? json[name].get<uint16_t>() : uint16_t{0}; };
+  node.worker_port_min = port("worker_port_min");
+  node.worker_port_max = port("worker_port_max");
+  node.token_file = field("token_file");
+  if (json.contains("pid") && json["pid"].is_number_integer()) node.pid = json["pid"].get<pid_t>();
+  if (node.node_socket.empty()) return std::nullopt;
+  return node;
+}
+
+std::optional<NodeFile> NodeFileOf(const std::string& node_socket) {
+  std::optional<NodeFile> file = ReadNodeFile(std::filesystem::path(node_socket).parent_path().parent_path() / "node.json");
+  if (file && file->node_socket != node_socket) file.reset();
+  return file;
 }
 
 }  // namespace argosy::internal

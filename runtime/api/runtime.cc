@@ -116,45 +116,12 @@ void ListenToMetrics(const std::shared_ptr<worker::Core>& core) {
 
 // ---- drivers ----------------------------------------------------------------------------------------------------------------
 
-// What a node daemon says of itself in node.json of its session folder.
-struct NodeFile {
-  std::string head_address;
-  std::string node_socket;
-  std::string ip;
-  std::string bind_ip;
-  uint16_t worker_port_min = 0;
-  uint16_t worker_port_max = 0;
-  std::string token_file;
-  pid_t pid = 0;
-};
-
-std::optional<NodeFile> ReadNodeFile(const fs::path& path) {
-  absl::StatusOr<std::string> text = ReadFile(path.string());
-  if (!text.ok()) return std::nullopt;
-  nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
-  NodeFile node;
-  auto field = [&](const char* name) { return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string(); };
-  node.head_address = field("head_address");
-  node.node_socket = field("socket");
-  std::string address = field("address");
-  node.ip = address.substr(0, address.rfind(':'));
-  if (node.ip.starts_with('[') && node.ip.ends_with(']')) node.ip = node.ip.substr(1, node.ip.size() - 2);
-  node.bind_ip = field("bind_ip");
-  auto port = [&](const char* name) { return json.contains(name) && json[name].is_number_unsigned() ? json[name].get<uint16_t>() : uint16_t{0}; };
-  node.worker_port_min = port("worker_port_min");
-  node.worker_port_max = port("worker_port_max");
-  node.token_file = field("token_file");
-  if (json.contains("pid") && json["pid"].is_number_integer()) node.pid = json["pid"].get<pid_t>();
-  if (node.node_socket.empty()) return std::nullopt;
-  return node;
-}
+using internal::NodeFile;
 
 // The rest of what is known about the daemon with this socket.
 NodeFile WithNodeFile(const NodeFile& node) {
-  // The socket is in the folder `sock` of the node's own.
-  std::optional<NodeFile> file = ReadNodeFile(fs::path(node.node_socket).parent_path().parent_path() / "node.json");
-  if (!file || file->node_socket != node.node_socket) return node;
+  std::optional<NodeFile> file = internal::NodeFileOf(node.node_socket);
+  if (!file) return node;
   if (!node.head_address.empty()) file->head_address = node.head_address;
   return *file;
 }
@@ -174,7 +141,7 @@ std::vector<NodeFile> LocalNodes() {
     std::error_code inner;
     for (const fs::directory_entry& folder : fs::directory_iterator(session.path(), inner)) {
       if (!folder.path().filename().string().starts_with("node")) continue;
-      std::optional<NodeFile> node = ReadNodeFile(folder.path() / "node.json");
+      std::optional<NodeFile> node = internal::ReadNodeFile(folder.path() / "node.json");
       if (node && IsAlive(node->pid)) nodes.push_back(*node);
     }
   }

@@ -5,11 +5,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "argosy/error.h"
 #include "nlohmann/json.hpp"
 #include "runtime/api/daemons.h"
-#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "runtime/wire/startup.h"
 
@@ -70,12 +70,9 @@ void Cluster::KillNode(const std::string& name) {
   if (!impl_) return;
   auto it = impl_->sockets.find(name);
   if (it == impl_->sockets.end()) throw RuntimeError(fmt::format("the test cluster has no node \"{}\"", name));
-  // The socket is in the folder `sock` of the node's own.
-  std::string file = (std::filesystem::path(it->second).parent_path().parent_path() / "node.json").string();
-  absl::StatusOr<std::string> text = ReadFile(file);
-  nlohmann::json json = nlohmann::json::parse(text.ok() ? *text : "", nullptr, false);
-  if (!json.is_object() || !json.contains("pid")) throw RuntimeError(fmt::format("{} does not say which process the node is", file));
-  ::kill(json["pid"].get<pid_t>(), SIGKILL);
+  std::optional<internal::NodeFile> file = internal::NodeFileOf(it->second);
+  if (!file || file->pid <= 0) throw RuntimeError(fmt::format("no node.json says which process node \"{}\" is ({})", name, it->second));
+  ::kill(file->pid, SIGKILL);
 }
 
 const std::string& Cluster::address() const {
