@@ -112,6 +112,8 @@ class Named {
 TEST_CASE("Coroutine: many calls wait at the same time in an actor with one thread") {
   MarkFile go("coroutine-go");
   argosy::Actor<Waiter> waiter = argosy::Spawn<Waiter>({});
+  // It is there before the task, which would keep the only CPU of a node of one from being free for placing it.
+  CHECK(argosy::Get(waiter.Call<&Waiter::Waiting>(), 60s) == 0);
   argosy::ObjectRef<int> later = argosy::Task<WhenMarked>().Submit(go.path(), 5);
   std::vector<argosy::ObjectRef<int>> calls;
   for (int i = 0; i < 20; ++i) calls.push_back(waiter.Call<&Waiter::PlusOne>(later));   // a ref is wanted: it is passed as one
@@ -146,6 +148,8 @@ TEST_CASE("Coroutine: what the ref failed with is thrown where it is awaited") {
 TEST_CASE("Coroutine: a call that waits is cancelled where it waits") {
   MarkFile go("cancel-go"), touched("cancel-touched");
   argosy::Actor<Waiter> waiter = argosy::Spawn<Waiter>({});
+  // It is there before the task, which would keep the only CPU of a node of one from being free for placing it.
+  CHECK(argosy::Get(waiter.Call<&Waiter::Waiting>(), 60s) == 0);
   argosy::ObjectRef<int> later = argosy::Task<WhenMarked>().Submit(go.path(), 5);
   argosy::ObjectRef<void> call = waiter.Call<&Waiter::Touches>(touched.path(), later);
   CHECK(argosy::Get(waiter.Call<&Waiter::Waiting>(), 60s) == 0);   // it has started, and waits
