@@ -32,7 +32,8 @@ int main(int argc, char** argv) {
   cluster.KillNode("other");   // as a host that loses its power
   bool died = false;
   try {
-    argosy::Get(there.Call<&Total::Add>(Count{"sail", 1}), std::chrono::minutes(1));
+    // It may answer until its process has noticed.
+    for (;;) argosy::Get(there.Call<&Total::Add>(Count{"sail", 1}), std::chrono::minutes(1));
   } catch (const argosy::ActorDiedError&) {
     died = true;
   }

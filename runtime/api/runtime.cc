@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -133,8 +134,9 @@ std::string SessionsRoot() {
 
 bool IsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno == EPERM; }
 
+// In the order in which they were started: of a cluster's nodes on this host the first is the one beside the head, if it is here.
 std::vector<NodeFile> LocalNodes() {
-  std::vector<NodeFile> nodes;
+  std::vector<std::pair<std::string, NodeFile>> found;
   std::error_code error;
   for (const fs::directory_entry& session : fs::directory_iterator(SessionsRoot(), error)) {
     if (!session.path().filename().string().starts_with("session_")) continue;
@@ -142,9 +144,15 @@ std::vector<NodeFile> LocalNodes() {
     for (const fs::directory_entry& folder : fs::directory_iterator(session.path(), inner)) {
       if (!folder.path().filename().string().starts_with("node")) continue;
       std::optional<NodeFile> node = internal::ReadNodeFile(folder.path() / "node.json");
-      if (node && IsAlive(node->pid)) nodes.push_back(*node);
+      if (node && IsAlive(node->pid)) found.emplace_back(session.path().filename().string(), std::move(*node));
     }
   }
+  // Names of sessions hold the time and a process's number, which may have a digit more.
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first.size(), std::string_view(a.first)) < std::pair(b.first.size(), std::string_view(b.first));
+  });
+  std::vector<NodeFile> nodes;
+  for (auto& [session, node] : found) nodes.push_back(std::move(node));
   return nodes;
 }
 
