@@ -45,7 +45,7 @@ wants acceptance && run_part "acceptance and page tests" \
 
 sanitized() {
   local preset=$1 build=$ARGOSY_ROOT/build/$1
-  quietly "configure $preset" cmake -S "$ARGOSY_ROOT" --preset "$preset" -B "$build" &&
+  quietly "configure $preset" cmake -S "$ARGOSY_ROOT" --preset "$preset" -B "$build" -DARGOSY_UNITY=ON &&
   quietly "compile $preset" env NINJA_STATUS='[%f/%t] ' cmake --build "$build" -j "$(build_jobs)" &&
   ctest --test-dir "$build" --output-on-failure --no-tests=error -j 2
 }

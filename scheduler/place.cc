@@ -66,7 +66,7 @@ std::optional<NodeId> Place(const ClusterView& view, const Demand& asked, Prng& 
 namespace {
 
 // Bundles that ask for the same.
-struct Kind {
+struct BundleKind {
   ResourceSet resources;
   LabelSelector labels;
   std::vector<int64_t> need;          // by the names that the group asks for
@@ -118,7 +118,7 @@ class GroupPlacer {
       if (demand_.strategy == GroupStrategy::kStrictPack) return std::nullopt;
     }
     Collect();
-    for (const Kind& kind : kinds_) {
+    for (const BundleKind& kind : kinds_) {
       if (kind.candidates.empty()) return std::nullopt;
     }
     bool found = false;
@@ -133,7 +133,7 @@ class GroupPlacer {
   }
 
  private:
-  static int64_t Size(const Kind& kind) {
+  static int64_t Size(const BundleKind& kind) {
     int64_t sum = 0;
     for (const char* name : {kGpu, kCpu}) sum += kind.resources.Get(name).raw();
     return sum;
@@ -149,7 +149,7 @@ class GroupPlacer {
     for (const auto& [key, of] : bundles) all.Add(key.first);
     for (const auto& [name, amount] : all.amounts()) names_.push_back(name);
     for (auto& [key, of] : bundles) {
-      Kind kind;
+      BundleKind kind;
       kind.resources = key.first;
       kind.labels = key.second;
       for (const std::string& name : names_) kind.need.push_back(kind.resources.Get(name).raw());
@@ -167,7 +167,7 @@ class GroupPlacer {
     constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;
     Demand all;
     all.labels = kinds_.front().labels;
-    for (const Kind& kind : kinds_) {
+    for (const BundleKind& kind : kinds_) {
       if (kind.labels != all.labels) return std::nullopt;
       const int64_t count = static_cast<int64_t>(kind.bundles.size());
       for (const auto& [name, amount] : kind.resources.amounts()) {
@@ -190,12 +190,12 @@ class GroupPlacer {
       }
     }
     // Those with fewest choices first, then the largest.
-    std::stable_sort(kinds_.begin(), kinds_.end(), [](const Kind& a, const Kind& b) {
+    std::stable_sort(kinds_.begin(), kinds_.end(), [](const BundleKind& a, const BundleKind& b) {
       if (a.candidates.size() != b.candidates.size()) return a.candidates.size() < b.candidates.size();
       return Size(a) > Size(b);
     });
     kinds_at_.assign(candidates_.size() + 1, 0);
-    for (const Kind& kind : kinds_) {
+    for (const BundleKind& kind : kinds_) {
       for (uint32_t c : kind.able) ++kinds_at_[c + 1];
     }
     for (size_t c = 0; c < candidates_.size(); ++c) kinds_at_[c + 1] += kinds_at_[c];
@@ -210,7 +210,7 @@ class GroupPlacer {
   bool CollectByIndex() {
     if (kinds_.size() > kIndexedKindsMax) return false;
     std::vector<const NodeView*> nodes;
-    for (const Kind& kind : kinds_) {
+    for (const BundleKind& kind : kinds_) {
       auto best = view_.index().LeastUsed({kind.resources, kind.labels, DefaultStrategy{}, {}}, result_.size());
       if (!best) return false;
       nodes.insert(nodes.end(), best->begin(), best->end());
@@ -232,7 +232,7 @@ class GroupPlacer {
       if (options_.ignore_usage) SpendPlaced(c);
     }
     bool any = false;
-    for (Kind& kind : kinds_) {
+    for (BundleKind& kind : kinds_) {
       if (!Covers(totals_.data(), kind.need) || !kind.labels.Matches(node.labels)) continue;
       kind.able.push_back(c);
       if (!Fits(c, kind)) continue;
@@ -244,7 +244,7 @@ class GroupPlacer {
       candidates_[c].with_gpu = node.total.Get(kGpu) > Amount();
     } else if (candidates_[c].held == 0) {
       // Of no use; and it was the last of whoever is able.
-      for (Kind& kind : kinds_) {
+      for (BundleKind& kind : kinds_) {
         if (!kind.able.empty() && kind.able.back() == c) kind.able.pop_back();
       }
       candidates_.pop_back();
@@ -273,7 +273,7 @@ class GroupPlacer {
   }
 
   // Of a node that is able.
-  bool Fits(size_t c, const Kind& kind) const { return Covers(Free(c), kind.need); }
+  bool Fits(size_t c, const BundleKind& kind) const { return Covers(Free(c), kind.need); }
   static bool Covers(const int64_t* free, const std::vector<int64_t>& need) {
     for (size_t n = 0; n < need.size(); ++n) {
       if (need[n] > 0 && free[n] < need[n]) return false;
@@ -281,7 +281,7 @@ class GroupPlacer {
     return true;
   }
 
-  void Assign(int bundle, size_t c, const Kind& kind) {
+  void Assign(int bundle, size_t c, const BundleKind& kind) {
     for (size_t n = 0; n < names_.size(); ++n) Free(c)[n] -= kind.need[n];
     ++candidates_[c].held;
     result_[static_cast<size_t>(bundle)] = candidates_[c].node->id;
@@ -310,7 +310,7 @@ class GroupPlacer {
   bool OneNode() {
     std::vector<int64_t> sum(names_.size(), 0);
     bool wants_gpu = false;
-    for (const Kind& kind : kinds_) {
+    for (const BundleKind& kind : kinds_) {
       wants_gpu |= kind.wants_gpu;
       for (size_t n = 0; n < names_.size(); ++n) sum[n] += kind.need[n] * static_cast<int64_t>(kind.bundles.size());
     }
@@ -323,7 +323,7 @@ class GroupPlacer {
       if (!best || PreferenceOf(c, wants_gpu, true) < PreferenceOf(*best, wants_gpu, true)) best = c;
     }
     if (!best) return false;
-    for (const Kind& kind : kinds_) {
+    for (const BundleKind& kind : kinds_) {
       for (int bundle : kind.bundles) Assign(bundle, *best, kind);
     }
     return true;
@@ -392,7 +392,7 @@ class GroupPlacer {
     scratch_.assign(Free(c), Free(c) + names_.size());
     for (size_t at = kinds_at_[c]; at < kinds_at_[c + 1]; ++at) {
       const uint32_t k = kinds_of_[at];
-      const Kind& kind = kinds_[k];
+      const BundleKind& kind = kinds_[k];
       int64_t times = static_cast<int64_t>(left[k]);
       for (size_t n = 0; n < names_.size() && times > 0; ++n) {
         if (kind.need[n] > 0) times = std::min(times, scratch_[n] / kind.need[n]);
@@ -410,7 +410,7 @@ class GroupPlacer {
   bool Fewest() {
     using Score = std::tuple<int64_t, Preference, uint32_t>;
     std::vector<size_t> left;
-    for (const Kind& kind : kinds_) left.push_back(kind.bundles.size());
+    for (const BundleKind& kind : kinds_) left.push_back(kind.bundles.size());
     size_t missing = std::accumulate(left.begin(), left.end(), size_t{0});
     Load load;
     auto score_of = [&](uint32_t c) {
@@ -462,7 +462,7 @@ class GroupPlacer {
   bool Most() {
     using Score = std::tuple<int, Preference, uint64_t, uint32_t>;   // held, preference, ties at random, node
     std::vector<Score> heap;
-    for (const Kind& kind : kinds_) {
+    for (const BundleKind& kind : kinds_) {
       heap.clear();
       for (uint32_t c : kind.candidates) heap.push_back({candidates_[c].held, PreferenceOf(c, kind.wants_gpu, false), prng_.Next(), c});
       std::make_heap(heap.begin(), heap.end(), std::greater<>());
@@ -489,7 +489,7 @@ class GroupPlacer {
     int steps = 0, looks = 0;
     auto place = [&](auto& self, size_t k, size_t i, size_t from) -> bool {
       if (k == kinds_.size()) return true;
-      const Kind& kind = kinds_[k];
+      const BundleKind& kind = kinds_[k];
       if (i == kind.bundles.size()) return self(self, k + 1, 0, 0);
       for (size_t at = from; at < kind.candidates.size(); ++at) {
         if (++looks > kSearchLooksMax) return false;
@@ -515,7 +515,7 @@ class GroupPlacer {
   std::vector<std::string> names_;   // of resources that the group asks for, ascending
   std::vector<Candidate> candidates_;
   std::vector<int64_t> free_;        // by candidate and name
-  std::vector<Kind> kinds_;
+  std::vector<BundleKind> kinds_;
   // The kinds that a candidate is able to hold, ascending: kinds_of_ from kinds_at_[c] up to kinds_at_[c + 1].
   std::vector<uint32_t> kinds_at_;
   std::vector<uint32_t> kinds_of_;

@@ -1,15 +1,14 @@
 // Starts a real cluster, then runs the test cases as its driver. ARGOSY_TEST_NODES=1: one node with one CPU; else three unequal ones.
 // Started as a worker, it serves.
 
-#define CATCH_CONFIG_RUNNER
-#include "tests/support/catch.h"
-
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include <argosy/argosy.h>
 #include <argosy/testing.h>
+
+#include "tests/support/run_tests.h"
 
 int main(int argc, char** argv) {
   const char* count = std::getenv("ARGOSY_TEST_NODES");
@@ -23,7 +22,7 @@ int main(int argc, char** argv) {
   }
   argosy::testing::Cluster cluster(nodes);
   argosy::Runtime runtime = argosy::Connect(argc, argv, cluster.connect_options());
-  int failed = Catch::Session().run(argc, argv);
+  int failed = argosy::testing::RunTests(argc, argv);
   runtime.Shutdown();
   return failed;
 }

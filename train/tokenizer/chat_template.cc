@@ -5,7 +5,7 @@
 
 namespace argosy::train {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Of(const Tokenizer& tokenizer) {
   const std::string& source = tokenizer.ChatTemplateSource();
@@ -14,7 +14,7 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Of(const Tokenizer& tokenizer) {
                            "one, or give the text itself");
   }
   ARGOSY_ASSIGN_OR_RETURN(JinjaTemplate parsed, JinjaTemplate::Parse(source));
-  Json tokens = Json::object();
+  OrderedJson tokens = OrderedJson::object();
   for (auto [name, id] : {std::pair{"bos_token", tokenizer.BosId()}, std::pair{"eos_token", tokenizer.EosId()}, std::pair{"pad_token", tokenizer.PadId()},
                           std::pair{"unk_token", tokenizer.UnknownId()}}) {
     if (!id) continue;
@@ -23,8 +23,8 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Of(const Tokenizer& tokenizer) {
   return ChatTemplate(std::move(parsed), std::move(tokens));
 }
 
-absl::StatusOr<RenderedTemplate> ChatTemplate::RenderAll(const Json& messages, bool add_generation_prompt) const {
-  Json variables = tokens_;
+absl::StatusOr<RenderedTemplate> ChatTemplate::RenderAll(const OrderedJson& messages, bool add_generation_prompt) const {
+  OrderedJson variables = tokens_;
   variables["messages"] = messages;
   variables["add_generation_prompt"] = add_generation_prompt;
   variables["tools"] = nullptr;
@@ -32,16 +32,16 @@ absl::StatusOr<RenderedTemplate> ChatTemplate::RenderAll(const Json& messages, b
   return template_.Render(variables, absl::ToUnixSeconds(absl::Now()));
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_generation_prompt) const {
+absl::StatusOr<std::string> ChatTemplate::Render(const OrderedJson& messages, bool add_generation_prompt) const {
   ARGOSY_ASSIGN_OR_RETURN(RenderedTemplate rendered, RenderAll(messages, add_generation_prompt));
   return std::move(rendered.text);
 }
 
-absl::StatusOr<ChatText> ChatTemplate::RenderForTraining(const Json& messages) const {
+absl::StatusOr<ChatText> ChatTemplate::RenderForTraining(const OrderedJson& messages) const {
   ARGOSY_ASSIGN_OR_RETURN(RenderedTemplate whole, RenderAll(messages, false));
   ChatText chat{.text = std::move(whole.text), .answers = std::move(whole.generated)};
   if (!chat.answers.empty()) return chat;
-  Json so_far = Json::array();
+  OrderedJson so_far = OrderedJson::array();
   for (size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].value("role", std::string()) == "assistant") {
       ARGOSY_ASSIGN_OR_RETURN(std::string before, Render(so_far, true));
@@ -59,13 +59,13 @@ absl::StatusOr<ChatText> ChatTemplate::RenderForTraining(const Json& messages) c
   return chat;
 }
 
-absl::Status CheckMessages(const Json& messages, std::string_view where) {
+absl::Status CheckMessages(const OrderedJson& messages, std::string_view where) {
   if (!messages.is_array() || messages.empty()) {
     return InvalidArgument("{}: \"messages\" is {}; expected a list of {{\"role\": ..., \"content\": ...}}", where,
                            messages.is_array() ? "empty" : messages.type_name());
   }
   for (size_t i = 0; i < messages.size(); ++i) {
-    const Json& message = messages[i];
+    const OrderedJson& message = messages[i];
     if (!message.is_object()) return InvalidArgument("{}: message {} is {}; expected an object", where, i + 1, message.type_name());
     for (const char* key : {"role", "content"}) {
       auto field = message.find(key);

@@ -13,7 +13,7 @@
 namespace argosy::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Errors travel as this inside the interpreter; Parse and Render turn it into a status.
 struct Failed {
@@ -79,7 +79,7 @@ std::string_view KindName(const Value& v) {
   return "?";
 }
 
-Value FromJson(const Json& json) {
+Value FromJson(const OrderedJson& json) {
   if (json.is_null()) return Value::None();
   if (json.is_boolean()) return Value::Bool(json.get<bool>());
   if (json.is_number_integer()) return Value::Int(json.get<int64_t>());
@@ -87,7 +87,7 @@ Value FromJson(const Json& json) {
   if (json.is_string()) return Value::String(json.get<std::string>());
   if (json.is_array()) {
     List list;
-    for (const Json& item : json) list.push_back(FromJson(item));
+    for (const OrderedJson& item : json) list.push_back(FromJson(item));
     return Value::MakeList(std::move(list));
   }
   Dict dict;
@@ -352,7 +352,7 @@ struct Token {
   double number = 0;
 };
 
-std::vector<Token> Tokens(const std::string& text, int line) {
+std::vector<Token> ExpressionTokens(const std::string& text, int line) {
   std::vector<Token> tokens;
   for (size_t at = 0; at < text.size();) {
     unsigned char c = text[at];
@@ -450,7 +450,7 @@ bool IsOneOf(std::string_view name, const std::string_view (&names)[N]) {
 
 class ExpressionParser {
  public:
-  ExpressionParser(const std::string& text, int line) : tokens_(Tokens(text, line)), line_(line) {}
+  ExpressionParser(const std::string& text, int line) : tokens_(ExpressionTokens(text, line)), line_(line) {}
 
   const Token& Peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
   bool IsSymbol(std::string_view symbol, size_t ahead = 0) const { return Peek(ahead).kind == Token::Kind::kSymbol && Peek(ahead).text == symbol; }
@@ -875,7 +875,7 @@ enum class Flow { kOn, kBreak, kContinue };
 
 class Interpreter {
  public:
-  Interpreter(const Json& variables, int64_t now) : now_(now) {
+  Interpreter(const OrderedJson& variables, int64_t now) : now_(now) {
     scopes_.emplace_back();
     for (const auto& [name, value] : variables.items()) scopes_.back()[name] = FromJson(value);
   }
@@ -1443,7 +1443,7 @@ class Interpreter {
       case Kind::kBool: out += v.boolean ? "true" : "false"; return;
       case Kind::kInt: out += fmt::format("{}", v.integer); return;
       case Kind::kFloat: out += FloatText(v.number); return;
-      case Kind::kString: out += Json(v.text).dump(-1, ' ', false, Json::error_handler_t::replace); return;
+      case Kind::kString: out += OrderedJson(v.text).dump(-1, ' ', false, OrderedJson::error_handler_t::replace); return;
       case Kind::kList:
         out += '[';
         for (size_t i = 0; i < v.list->size(); ++i) {
@@ -1459,7 +1459,7 @@ class Interpreter {
         for (size_t i = 0; i < v.dict->size(); ++i) {
           if (i) out += indent >= 0 ? "," : ", ";
           newline(level + 1);
-          out += Json((*v.dict)[i].first).dump(-1, ' ', false, Json::error_handler_t::replace) + ": ";
+          out += OrderedJson((*v.dict)[i].first).dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + ": ";
           Dump((*v.dict)[i].second, indent, level + 1, out, line);
         }
         if (!v.dict->empty()) newline(level);

@@ -9,7 +9,7 @@
 namespace argosy::train {
 namespace {
 
-constexpr std::string_view kWhere = "normalizer";
+constexpr std::string_view kNormalizerField = "normalizer";
 
 void Strip(Piece& piece, bool left, bool right) {
   std::string_view text = piece.text;
@@ -42,14 +42,14 @@ absl::StatusOr<Normalizer> Normalizer::Parse(const nlohmann::json& part) {
 }
 
 absl::Status Normalizer::Add(const nlohmann::json& part) {
-  ARGOSY_ASSIGN_OR_RETURN(std::string type, TypeOf(part, kWhere));
+  ARGOSY_ASSIGN_OR_RETURN(std::string type, TypeOf(part, kNormalizerField));
   static const std::map<std::string, unicode::NormalForm> kForms = {{"NFC", unicode::NormalForm::kNfc},
                                                                      {"NFD", unicode::NormalForm::kNfd},
                                                                      {"NFKC", unicode::NormalForm::kNfkc},
                                                                      {"NFKD", unicode::NormalForm::kNfkd}};
   if (type == "Sequence") {
     auto list = part.find("normalizers");
-    if (list == part.end() || !list->is_array()) return InvalidArgument("{} Sequence: \"normalizers\" is missing", kWhere);
+    if (list == part.end() || !list->is_array()) return InvalidArgument("{} Sequence: \"normalizers\" is missing", kNormalizerField);
     for (const auto& item : *list) ARGOSY_RETURN_IF_ERROR(Add(item));
   } else if (auto form = kForms.find(type); form != kForms.end()) {
     steps_.push_back([form = form->second](Piece& piece) { piece.text = unicode::Normalize(piece.text, form); });

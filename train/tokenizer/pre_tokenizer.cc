@@ -10,7 +10,7 @@
 namespace argosy::train {
 namespace {
 
-constexpr std::string_view kWhere = "pre_tokenizer";
+constexpr std::string_view kPreTokenizerField = "pre_tokenizer";
 
 // What becomes of the delimiters that a pattern finds.
 enum class Delimiter { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
@@ -23,7 +23,7 @@ absl::StatusOr<Delimiter> ParseDelimiter(const nlohmann::json& part, std::string
   if (name == "MergedWithNext") return Delimiter::kMergedWithNext;
   if (name == "Contiguous") return Delimiter::kContiguous;
   return InvalidArgument("{}: behavior \"{}\" is none of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous",
-                         kWhere, name);
+                         kPreTokenizerField, name);
 }
 
 using Spans = std::vector<std::pair<size_t, size_t>>;
@@ -124,7 +124,7 @@ Finder EachMatch(Pattern pattern) {
 }
 
 absl::StatusOr<Finder> EachMatchOf(std::string_view regex) {
-  ARGOSY_ASSIGN_OR_RETURN(Pattern pattern, Pattern::Parse({{"pattern", {{"Regex", std::string(regex)}}}}, kWhere));
+  ARGOSY_ASSIGN_OR_RETURN(Pattern pattern, Pattern::Parse({{"pattern", {{"Regex", std::string(regex)}}}}, kPreTokenizerField));
   return EachMatch(std::move(pattern));
 }
 
@@ -145,7 +145,7 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const nlohmann::json& part) {
 }
 
 absl::Status PreTokenizer::Add(const nlohmann::json& part) {
-  ARGOSY_ASSIGN_OR_RETURN(std::string type, TypeOf(part, kWhere));
+  ARGOSY_ASSIGN_OR_RETURN(std::string type, TypeOf(part, kPreTokenizerField));
   auto cut_at = [this](Finder find, Delimiter delimiter, bool invert = false) {
     steps_.push_back([find = std::move(find), delimiter, invert](std::vector<Piece>& pieces) {
       CutPieces(pieces, nullptr, find, delimiter, invert);
@@ -153,7 +153,7 @@ absl::Status PreTokenizer::Add(const nlohmann::json& part) {
   };
   if (type == "Sequence") {
     auto list = part.find("pretokenizers");
-    if (list == part.end() || !list->is_array()) return InvalidArgument("{} Sequence: \"pretokenizers\" is missing", kWhere);
+    if (list == part.end() || !list->is_array()) return InvalidArgument("{} Sequence: \"pretokenizers\" is missing", kPreTokenizerField);
     for (const auto& item : *list) ARGOSY_RETURN_IF_ERROR(Add(item));
   } else if (type == "ByteLevel") {
     bool add_prefix_space = BoolField(part, "add_prefix_space", true);
@@ -186,7 +186,7 @@ absl::Status PreTokenizer::Add(const nlohmann::json& part) {
     cut_at(std::move(find), Delimiter::kRemoved, true);
   } else if (type == "CharDelimiterSplit") {
     ARGOSY_ASSIGN_OR_RETURN(std::string delimiter, StringField(part, "delimiter", "pre_tokenizer CharDelimiterSplit"));
-    ARGOSY_ASSIGN_OR_RETURN(Pattern pattern, Pattern::Parse({{"pattern", {{"String", delimiter}}}}, kWhere));
+    ARGOSY_ASSIGN_OR_RETURN(Pattern pattern, Pattern::Parse({{"pattern", {{"String", delimiter}}}}, kPreTokenizerField));
     cut_at(EachMatch(std::move(pattern)), Delimiter::kRemoved);
   } else if (type == "Metaspace") {
     ARGOSY_ASSIGN_OR_RETURN(std::string replacement, StringField(part, "replacement", "pre_tokenizer Metaspace"));
@@ -196,8 +196,8 @@ absl::Status PreTokenizer::Add(const nlohmann::json& part) {
     if (scheme != "always" && scheme != "never" && scheme != "first") {
       return InvalidArgument("pre_tokenizer Metaspace: prepend_scheme \"{}\" is none of always, never, first", scheme);
     }
-    ARGOSY_ASSIGN_OR_RETURN(Pattern space, Pattern::Parse({{"pattern", {{"String", " "}}}}, kWhere));
-    ARGOSY_ASSIGN_OR_RETURN(Pattern mark, Pattern::Parse({{"pattern", {{"String", replacement}}}}, kWhere));
+    ARGOSY_ASSIGN_OR_RETURN(Pattern space, Pattern::Parse({{"pattern", {{"String", " "}}}}, kPreTokenizerField));
+    ARGOSY_ASSIGN_OR_RETURN(Pattern mark, Pattern::Parse({{"pattern", {{"String", replacement}}}}, kPreTokenizerField));
     Finder find = BoolField(part, "split", true) ? EachMatch(mark) : Finder();
     steps_.push_back([replacement, scheme, space, find](std::vector<Piece>& pieces) {
       CutPieces(pieces, [&](Piece& piece) {

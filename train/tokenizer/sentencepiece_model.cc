@@ -14,7 +14,7 @@
 namespace argosy::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // sentencepiece_model.proto's numbers.
 enum PieceType : uint64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
@@ -150,13 +150,13 @@ absl::Status CheckSupported(const SpModel& model) {
   return absl::OkStatus();
 }
 
-Json Added(size_t id, const std::string& content, bool special) {
+OrderedJson Added(size_t id, const std::string& content, bool special) {
   return {{"id", id},          {"content", content}, {"single_word", false}, {"lstrip", false},
           {"rstrip", false},   {"normalized", !special}, {"special", special}};
 }
 
 // Every pair of pieces that makes a third, ordered by the third's score, which is the order SentencePiece merges in.
-Json Merges(const SpModel& model, const absl::flat_hash_map<std::string, size_t>& ids) {
+OrderedJson Merges(const SpModel& model, const absl::flat_hash_map<std::string, size_t>& ids) {
   struct Merge {
     float score;
     size_t left, right;
@@ -178,7 +178,7 @@ Json Merges(const SpModel& model, const absl::flat_hash_map<std::string, size_t>
     if (a.score != b.score) return a.score > b.score;
     return std::pair(a.left, a.right) < std::pair(b.left, b.right);
   });
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (const Merge& merge : merges) list.push_back({std::string(merge.text.substr(0, merge.cut)), std::string(merge.text.substr(merge.cut))});
   return list;
 }
@@ -189,7 +189,7 @@ absl::StatusOr<std::string> TokenizerJsonFromSentencePiece(std::string_view byte
   ARGOSY_ASSIGN_OR_RETURN(SpModel model, Read(bytes));
   ARGOSY_RETURN_IF_ERROR(CheckSupported(model));
   absl::flat_hash_map<std::string, size_t> ids;
-  Json vocabulary = Json::object(), added = Json::array(), unknown;
+  OrderedJson vocabulary = OrderedJson::object(), added = OrderedJson::array(), unknown;
   bool byte_fallback = false;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const SpPiece& piece = model.pieces[id];
@@ -201,18 +201,18 @@ absl::StatusOr<std::string> TokenizerJsonFromSentencePiece(std::string_view byte
   }
   constexpr const char* kBlock = "▁";
   bool legacy = BoolField(config, "legacy", true);
-  Json normalizer, pre_tokenizer;
+  OrderedJson normalizer, pre_tokenizer;
   if (legacy) {
-    normalizer = {{"type", "Sequence"}, {"normalizers", Json::array()}};
+    normalizer = {{"type", "Sequence"}, {"normalizers", OrderedJson::array()}};
     if (model.add_dummy_prefix) normalizer["normalizers"].push_back({{"type", "Prepend"}, {"prepend", kBlock}});
     normalizer["normalizers"].push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kBlock}});
   } else {
     pre_tokenizer = {{"type", "Metaspace"}, {"replacement", kBlock}, {"prepend_scheme", model.add_dummy_prefix ? "first" : "never"}, {"split", false}};
   }
-  Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", kBlock}}}, {"content", " "}}, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+  OrderedJson decoders = {{{"type", "Replace"}, {"pattern", {{"String", kBlock}}}, {"content", " "}}, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
   if (model.add_dummy_prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
 
-  Json single = Json::array(), special = Json::object();
+  OrderedJson single = OrderedJson::array(), special = OrderedJson::object();
   auto around = [&](const char* flag, bool otherwise, int64_t id) {
     if (id < 0 || id >= static_cast<int64_t>(model.pieces.size()) || !BoolField(config, flag, otherwise)) return;
     const std::string& token = model.pieces[id].text;
@@ -223,7 +223,7 @@ absl::StatusOr<std::string> TokenizerJsonFromSentencePiece(std::string_view byte
   single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
   around("add_eos_token", false, model.eos);
 
-  Json json = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}, {"normalizer", normalizer},
+  OrderedJson json = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}, {"normalizer", normalizer},
                {"pre_tokenizer", pre_tokenizer},
                {"post_processor", {{"type", "TemplateProcessing"}, {"single", single}, {"pair", single}, {"special_tokens", special}}},
                {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},

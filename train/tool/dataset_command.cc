@@ -10,14 +10,14 @@
 namespace argosy::train {
 namespace {
 
-struct Flags {
+struct DatasetFlags {
   std::string kind, dataset_path;
   int prompt_type = 1;
   CreateDatasetOptions dataset;
   ArithmeticOptions arithmetic;
 };
 
-absl::Status Create(Flags& flags) {
+absl::Status Create(DatasetFlags& flags) {
   ARGOSY_ASSIGN_OR_RETURN(flags.dataset.prompt_type, ParsePromptType(flags.prompt_type));
   std::vector<QaRow> rows;
   if (!flags.kind.empty()) {
@@ -45,7 +45,7 @@ absl::Status Create(Flags& flags) {
 void AddDatasetCommand(CLI::App& app) {
   CLI::App* dataset = app.add_subcommand("dataset", "Prepare training data");
   dataset->require_subcommand(1);
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DatasetFlags>();
   CLI::App* create = dataset->add_subcommand("create", "Make train.jsonl, test.jsonl and tokens.json from question-answer rows");
   create->option_defaults()->ignore_underscore();
   create->add_option("--kind", flags->kind, "Generate the rows instead of reading them: arithmetic");

@@ -26,7 +26,7 @@ std::map<std::string, double> ResourcesFromJson(const std::string& flag, const s
   return resources;
 }
 
-struct Flags {
+struct FinetuneFlags {
   FinetuneOptions options;
   std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
       save_state = "last";
@@ -38,7 +38,7 @@ struct Flags {
 }  // namespace
 
 void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<FinetuneFlags>();
   FinetuneOptions& o = flags->options;
   CommandLineSettings& s = o.flags;
   CLI::App* finetune = app.add_subcommand("finetune", "Fine-tune a model on the cluster that this process belongs to");

@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-struct Flags {
+struct GenerateFlags {
   std::string directory, prompts_path, ids, system, dtype = "fp32", logits_path;
   std::vector<std::string> prompts;
   int64_t max_new_tokens = 64, batch_size = 16;
@@ -111,7 +111,7 @@ class PromptReader : public RowVisitor {
   std::string system_;
 };
 
-absl::StatusOr<Prompts> ReadPrompts(const Flags& flags) {
+absl::StatusOr<Prompts> ReadPrompts(const GenerateFlags& flags) {
   int sources = !flags.prompts.empty() + !flags.ids.empty() + !flags.prompts_path.empty();
   if (sources != 1) return InvalidArgument("give one of --prompt TEXT (as often as wanted), --prompts-path FILE, --ids JSON");
   Prompts prompts;
@@ -162,7 +162,7 @@ absl::Status Score(const Model& model, const Prompts& prompts) {
   return absl::OkStatus();
 }
 
-absl::Status Generate(const Flags& flags) {
+absl::Status Generate(const GenerateFlags& flags) {
   DType dtype;
   if (flags.dtype == "fp32") dtype = DType::kF32;
   else if (flags.dtype == "bf16") dtype = DType::kBF16;
@@ -207,7 +207,7 @@ absl::Status Generate(const Flags& flags) {
 }  // namespace
 
 void AddGenerateCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<GenerateFlags>();
   CLI::App* generate = app.add_subcommand("generate", "Continue prompts greedily, or write a prompt's logits");
   generate->option_defaults()->ignore_underscore();
   generate->add_option("--model", flags->directory, "Folder of a Hugging Face model")->required();

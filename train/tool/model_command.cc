@@ -13,14 +13,14 @@
 namespace argosy::train {
 namespace {
 
-struct Flags {
+struct ModelFlags {
   std::string preset = "nano", text_path, special_token_path, output_dir;
   int32_t vocabulary_size = 512;
   uint64_t seed = 42;
   ModelPreset sizes;
 };
 
-absl::Status Init(Flags& flags) {
+absl::Status Init(ModelFlags& flags) {
   if (flags.preset != "nano") return InvalidArgument("--preset {}: only \"nano\" is there", flags.preset);
   std::vector<std::string> marks;
   if (!flags.special_token_path.empty()) {
@@ -67,7 +67,7 @@ absl::Status Init(Flags& flags) {
 void AddModelCommand(CLI::App& app) {
   CLI::App* model = app.add_subcommand("model", "Make models");
   model->require_subcommand(1);
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ModelFlags>();
   CLI::App* init = model->add_subcommand("init", "Make a small Llama with random weights and a BPE tokenizer trained on a text");
   init->option_defaults()->ignore_underscore();
   init->add_option("--preset", flags->preset, "nano")->capture_default_str();

@@ -10,7 +10,7 @@ namespace {
 
 double Gb(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
-struct Flags {
+struct PlanFlags {
   std::string model;
   PlanOptions options;
   std::string precision = "bf16";
@@ -23,7 +23,7 @@ absl::StatusOr<ModelConfig> ModelOf(const std::string& name) {
   return named.ok() ? named : ModelConfig::Load(name);
 }
 
-absl::Status Check(const Flags& flags) {
+absl::Status Check(const PlanFlags& flags) {
   const PlanOptions& o = flags.options;
   if (o.ranks < 1) return InvalidArgument("--num-devices {}: at least 1", o.ranks);
   if (o.ranks_per_node < 1) return InvalidArgument("--gpus-per-node {}: at least 1", o.ranks_per_node);
@@ -44,7 +44,7 @@ void PrintRow(const PlanOptions& options, const ModelConfig& config, int64_t nod
              Gb(rank.gathered), Gb(rank.activations), Gb(rank.Total()), Gb(plan.Total()), fits);
 }
 
-absl::Status Plan(const Flags& flags) {
+absl::Status Plan(const PlanFlags& flags) {
   ARGOSY_RETURN_IF_ERROR(Check(flags));
   ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelOf(flags.model));
   PlanOptions options = flags.options;
@@ -94,7 +94,7 @@ absl::Status Plan(const Flags& flags) {
 }  // namespace
 
 void AddPlanCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PlanFlags>();
   CLI::App* plan = app.add_subcommand("plan", "Print the memory and disk that a run takes, from the model's shapes alone");
   plan->option_defaults()->ignore_underscore();
   plan->add_option("--model-name,--model", flags->model, "7b, 13b, 70b (Llama 2), or a folder with config.json (-mn)")->required();

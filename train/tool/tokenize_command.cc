@@ -15,14 +15,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Flags {
+struct TokenizeFlags {
   std::string directory, input = "-", special_token_path, save_path;
   bool decode = false, stream = false, no_special = false, keep_special = false, generation_prompt = false, answers = false;
 };
 
 class LineTokenizer {
  public:
-  LineTokenizer(const Tokenizer& tokenizer, const Flags& flags) : tokenizer_(tokenizer), flags_(flags) {}
+  LineTokenizer(const Tokenizer& tokenizer, const TokenizeFlags& flags) : tokenizer_(tokenizer), flags_(flags) {}
 
   absl::StatusOr<Json> Answer(const Json& line, std::string_view where) {
     if (line.is_object() && line.contains("messages")) return Chat(line["messages"], where);
@@ -69,11 +69,11 @@ class LineTokenizer {
   }
 
   const Tokenizer& tokenizer_;
-  const Flags& flags_;
+  const TokenizeFlags& flags_;
   std::optional<ChatTemplate> chat_;
 };
 
-absl::Status Tokenize(const Flags& flags) {
+absl::Status Tokenize(const TokenizeFlags& flags) {
   ARGOSY_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(flags.directory));
   if (!flags.special_token_path.empty()) {
     ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tokens, ReadSpecialTokens(flags.special_token_path));
@@ -101,7 +101,7 @@ absl::Status Tokenize(const Flags& flags) {
 }  // namespace
 
 void AddTokenizeCommand(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* tokenize = app.add_subcommand("tokenize", "Texts to token ids and back, a line of JSON each");
   tokenize->option_defaults()->ignore_underscore();
   tokenize->add_option("--model", flags->directory, "Folder with the tokenizer's files")->required();

@@ -9,13 +9,13 @@
 namespace argosy::train {
 namespace {
 
-struct Flags {
+struct TokenizerFlags {
   std::vector<std::string> text_paths;
   std::string special_token_path, output_dir, padding_side = "right";
   BpeTrainerOptions bpe{.vocabulary_size = 8192};
 };
 
-absl::Status Train(Flags& flags) {
+absl::Status Train(TokenizerFlags& flags) {
   if (flags.padding_side == "left") flags.bpe.padding_side = PaddingSide::kLeft;
   else if (flags.padding_side != "right") return InvalidArgument("--padding-side {}: left or right", flags.padding_side);
   if (!flags.special_token_path.empty()) {
@@ -48,7 +48,7 @@ absl::Status Train(Flags& flags) {
 void AddTokenizerCommand(CLI::App& app) {
   CLI::App* tokenizer = app.add_subcommand("tokenizer", "Make tokenizers");
   tokenizer->require_subcommand(1);
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TokenizerFlags>();
   BpeTrainerOptions& bpe = flags->bpe;
   CLI::App* train = tokenizer->add_subcommand("train", "Learn a byte-level BPE tokenizer from texts, in Hugging Face's files");
   train->option_defaults()->ignore_underscore();

@@ -1,13 +1,12 @@
 // Runs local_test.cc in local mode.
 
-#define CATCH_CONFIG_RUNNER
-#include "tests/support/catch.h"
-
 #include <argosy/argosy.h>
+
+#include "tests/support/run_tests.h"
 
 int main(int argc, char** argv) {
   argosy::ConnectOptions options;
   options.address = "local";
   argosy::Runtime runtime = argosy::Connect(argc, argv, options);
-  return Catch::Session().run(argc, argv);
+  return argosy::testing::RunTests(argc, argv);
 }

@@ -1,13 +1,11 @@
 // Runs tests/cluster/behaviour_test.cc on one node with one CPU, without head and gRPC. Started as a worker, it serves.
 
-#define CATCH_CONFIG_RUNNER
-#include "tests/support/catch.h"
-
 #include <cstdlib>
 #include <memory>
 
 #include <argosy/argosy.h>
 
+#include "tests/support/run_tests.h"
 #include "tests/unit/api/small_node.h"
 
 int main(int argc, char** argv) {
@@ -18,7 +16,7 @@ int main(int argc, char** argv) {
     ::unsetenv("ARGOSY_ADDRESS");
   }
   argosy::Runtime runtime = argosy::Connect(argc, argv);
-  int failed = Catch::Session().run(argc, argv);
+  int failed = argosy::testing::RunTests(argc, argv);
   runtime.Shutdown();
   return failed;
 }

@@ -1,13 +1,12 @@
 #include "runtime/head/actor_machine.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/head/marks.h"
 
 namespace argosy::head {
 namespace {
 
 const ActorId kActor = ActorId::FromNumber(1);
-const NodeId kNode = NodeId::FromNumber(2);
-const JobId kJob = JobId::FromNumber(3);
 const WorkerId kWorker = WorkerId::FromNumber(4);
 const WorkerId kOwner = WorkerId::FromNumber(5);
 

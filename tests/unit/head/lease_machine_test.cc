@@ -1,13 +1,11 @@
 #include "runtime/head/lease_machine.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/head/marks.h"
 
 namespace argosy::head {
 namespace {
 
-const absl::Time kT0 = absl::UnixEpoch();
-const NodeId kNode = NodeId::FromNumber(1);
-const JobId kJob = JobId::FromNumber(7);
 const LeaseId kLease = LeaseId::FromNumber(3);
 
 LeaseRequest Request(const std::string& id, double cpus = 1, JobId job = kJob) {

@@ -1,11 +1,11 @@
 #include "runtime/head/metric_table.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/head/marks.h"
 
 namespace argosy::head {
 namespace {
 
-const JobId kJob = JobId::FromNumber(1);
 
 MetricValue Counter(const std::string& name, double value, std::map<std::string, std::string> tags = {}) {
   MetricValue metric;

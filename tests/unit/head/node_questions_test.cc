@@ -4,13 +4,13 @@
 
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
+#include "tests/unit/head/marks.h"
 
 namespace argosy::head {
 namespace {
 
 const NodeId kA = NodeId::FromNumber(1);
 const NodeId kB = NodeId::FromNumber(2);
-const absl::Time kT0 = absl::FromUnixSeconds(1000);
 
 struct Fixture {
   NodeQuestions questions;

@@ -1,11 +1,11 @@
 #include "runtime/head/node_table.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/head/marks.h"
 
 namespace argosy::head {
 namespace {
 
-const absl::Time kT0 = absl::UnixEpoch();
 
 NodeDescription Node(uint64_t number, bool head = false) {
   NodeDescription node;

@@ -1,12 +1,11 @@
 #include "runtime/head/placement.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/head/marks.h"
 
 namespace argosy::head {
 namespace {
 
-const absl::Time kT0 = absl::UnixEpoch();
-const NodeId kNode = NodeId::FromNumber(1);
 
 WaitEntry Entry(const std::string& key, double cpus, absl::Time deadline = absl::InfiniteFuture()) {
   WaitEntry entry{WaitKind::kLease, key, "tasks", JobId::FromNumber(1)};

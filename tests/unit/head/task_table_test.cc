@@ -4,14 +4,13 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/unit/head/marks.h"
 
 namespace argosy::head {
 namespace {
 
-const JobId kJob = JobId::FromNumber(1);
 const WorkerId kOwner = WorkerId::FromNumber(2);
 const WorkerId kWorker = WorkerId::FromNumber(3);
-const NodeId kNode = NodeId::FromNumber(4);
 
 TaskEvents From(WorkerId sender, std::vector<TaskEvent> events) {
   TaskEvents report{kJob, kNode, "n", sender, 77, std::move(events)};

@@ -10,8 +10,8 @@
 namespace argosy::node {
 namespace {
 
-struct Fixture {
-  explicit Fixture(JobLog::Options options = JobLog::Options{}) {
+struct LogFixture {
+  explicit LogFixture(JobLog::Options options = JobLog::Options{}) {
     auto made = JobLog::Create(folder / "log", options);
     REQUIRE(made.ok());
     log.emplace(std::move(*made));
@@ -23,7 +23,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("JobLog: ranges come in order, no further than the window, and again after a broken stream") {
-  Fixture f({.chunk_bytes = 4, .unacknowledged_max = 8});
+  LogFixture f({.chunk_bytes = 4, .unacknowledged_max = 8});
   REQUIRE(f.log->Append("0123456789").ok());
   REQUIRE(f.log->Next()->data == "0123");
   JobLog::Chunk second = *f.log->Next();
@@ -46,7 +46,7 @@ TEST_CASE("JobLog: ranges come in order, no further than the window, and again a
 }
 
 TEST_CASE("JobLog: what the head has is punched out, and offsets stay") {
-  Fixture f;
+  LogFixture f;
   std::string megabyte(1 << 20, 'x');
   for (int i = 0; i < 4; ++i) REQUIRE(f.log->Append(megabyte).ok());
   f.log->Acknowledge(4 << 20);

@@ -13,8 +13,8 @@
 namespace argosy::node {
 namespace {
 
-struct Fixture {
-  Fixture() { std::filesystem::create_directory(folder / "out"); }
+struct PackageFixture {
+  PackageFixture() { std::filesystem::create_directory(folder / "out"); }
 
   void Add(const std::string& name, const std::string& content, uint32_t mode) {
     zip_t* archive = zip_open(zip.c_str(), ZIP_CREATE, nullptr);
@@ -34,7 +34,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("Unzip: files keep their folders, content and mode") {
-  Fixture f;
+  PackageFixture f;
   f.zip = f.folder / "a.zip";
   f.Add("run.sh", "#!/bin/sh\n", S_IFREG | 0755);
   f.Add("pkg/data.txt", "hello", S_IFREG | 0644);
@@ -47,7 +47,7 @@ TEST_CASE("Unzip: files keep their folders, content and mode") {
 
 TEST_CASE("Unzip: entries that leave the folder, links and bombs are refused by name") {
   for (const char* name : {"../evil", "a/../../evil", "/etc/evil", "a\\..\\evil"}) {
-    Fixture f;
+    PackageFixture f;
     f.zip = f.folder / "a.zip";
     f.Add(name, "x", S_IFREG | 0644);
     absl::Status status = f.Run();
@@ -55,12 +55,12 @@ TEST_CASE("Unzip: entries that leave the folder, links and bombs are refused by 
     REQUIRE(std::string(status.message()).find("evil") != std::string::npos);
     REQUIRE_FALSE(std::filesystem::exists(f.folder / "evil"));
   }
-  Fixture link;
+  PackageFixture link;
   link.zip = link.folder / "a.zip";
   link.Add("link", "/etc", S_IFLNK | 0777);
   REQUIRE(link.Run().code() == absl::StatusCode::kInvalidArgument);
 
-  Fixture bomb;
+  PackageFixture bomb;
   bomb.zip = bomb.folder / "a.zip";
   bomb.Add("zeros", std::string(10 << 20, '\0'), S_IFREG | 0644);
   REQUIRE(bomb.Run({.bytes_max = 1 << 20}).code() == absl::StatusCode::kInvalidArgument);
@@ -68,7 +68,7 @@ TEST_CASE("Unzip: entries that leave the folder, links and bombs are refused by 
 }
 
 TEST_CASE("Unzip: what is not a zip file is refused") {
-  Fixture f;
+  PackageFixture f;
   f.zip = f.folder / "a.zip";
   REQUIRE(WriteFileAtomic(f.zip, "this is not a zip file at all").ok());
   REQUIRE(f.Run().code() == absl::StatusCode::kInvalidArgument);

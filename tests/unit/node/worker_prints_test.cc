@@ -10,8 +10,8 @@
 namespace argosy::node {
 namespace {
 
-struct Fixture {
-  explicit Fixture(WorkerPrintsOptions options = {}) {
+struct PrintsFixture {
+  explicit PrintsFixture(WorkerPrintsOptions options = {}) {
     std::filesystem::create_directory(folder / "logs");
     options.session_dir = folder.path();
     options.node_name = "here";
@@ -43,7 +43,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("WorkerPrints: whole lines come as they are written, a line without an end when its worker ends") {
-  Fixture f;
+  PrintsFixture f;
   f.prints->Add(f.worker, f.job, 12);
   f.Write(".out", "one\ntw");
   REQUIRE(testing::RunUntil(f.loop, [&] { return f.Text() == "one\n"; }));
@@ -62,7 +62,7 @@ TEST_CASE("WorkerPrints: whole lines come as they are written, a line without an
 }
 
 TEST_CASE("WorkerPrints: each byte has the name of the function that wrote it") {
-  Fixture f;
+  PrintsFixture f;
   auto names = wire::PrintedNames::Create(wire::PrintedNamesPath(f.folder.path(), f.worker.Hex()));
   REQUIRE(names.ok());
   f.prints->Add(f.worker, f.job, 12);
@@ -80,7 +80,7 @@ TEST_CASE("WorkerPrints: each byte has the name of the function that wrote it") 
 }
 
 TEST_CASE("WorkerPrints: notes that were overwritten leave their bytes without a name, and no wrong one") {
-  Fixture f;
+  PrintsFixture f;
   auto names = wire::PrintedNames::Create(wire::PrintedNamesPath(f.folder.path(), f.worker.Hex()));
   REQUIRE(names.ok());
   f.prints->Add(f.worker, f.job, 12);
@@ -97,7 +97,7 @@ TEST_CASE("WorkerPrints: notes that were overwritten leave their bytes without a
 }
 
 TEST_CASE("WorkerPrints: who is too far behind is skipped to whole lines near the end, with a count") {
-  Fixture f({.bytes_a_period = 1000, .behind_max = 10'000});
+  PrintsFixture f({.bytes_a_period = 1000, .behind_max = 10'000});
   f.prints->Add(f.worker, f.job, 12);
   std::string line(99, 'x');
   for (int i = 0; i < 500; ++i) f.Write(".out", line + "\n");
@@ -111,7 +111,7 @@ TEST_CASE("WorkerPrints: who is too far behind is skipped to whole lines near th
 }
 
 TEST_CASE("WorkerPrints: one job's workers share its bound, and each gets its turn") {
-  Fixture f({.period = absl::Milliseconds(5), .bytes_a_period = 100, .job_bytes_a_period = 100});
+  PrintsFixture f({.period = absl::Milliseconds(5), .bytes_a_period = 100, .job_bytes_a_period = 100});
   WorkerId other = WorkerId::FromNumber(8);
   for (const char* suffix : {".out", ".err"}) std::ofstream(f.folder / ("logs/worker-" + other.Hex() + suffix), std::ios::app);
   std::ofstream more(f.folder / ("logs/worker-" + other.Hex() + ".out"), std::ios::app);
@@ -129,7 +129,7 @@ TEST_CASE("WorkerPrints: one job's workers share its bound, and each gets its tu
 }
 
 TEST_CASE("WorkerPrints: a muted job is not read") {
-  Fixture f;
+  PrintsFixture f;
   f.prints->Mute(f.job);
   f.prints->Add(f.worker, f.job, 12);
   f.Write(".out", "unseen\n");

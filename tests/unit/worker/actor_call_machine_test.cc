@@ -1,11 +1,11 @@
 #include "runtime/worker/actor_call_machine.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/worker/ids.h"
 
 namespace argosy::worker {
 namespace {
 
-TaskId T(uint64_t n) { return TaskId::FromNumber(n); }
 
 wire::ActorInfo Alive(uint64_t incarnation, int max_task_retries = 0) {
   wire::ActorInfo info;
@@ -15,7 +15,7 @@ wire::ActorInfo Alive(uint64_t incarnation, int max_task_retries = 0) {
   return info;
 }
 
-struct Fixture {
+struct ActorFixture {
   ActorCallMachine machine{"counter"};
   ActorCallMachine::Effects effects;
   ActorCallMachine::Effects Take() { return std::exchange(effects, {}); }
@@ -28,7 +28,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("ActorCallMachine: calls wait for the actor, then for their turn") {
-  Fixture f;
+  ActorFixture f;
   f.machine.Submit(T(1), f.effects);
   CHECK(f.Take().resolve == 0u);
   f.Call(2);
@@ -43,7 +43,7 @@ TEST_CASE("ActorCallMachine: calls wait for the actor, then for their turn") {
 }
 
 TEST_CASE("ActorCallMachine: after a broken connection the same numbers are sent again") {
-  Fixture f;
+  ActorFixture f;
   f.Call(1);
   f.Call(2);
   f.machine.Resolved(Alive(1), f.effects);
@@ -65,7 +65,7 @@ TEST_CASE("ActorCallMachine: after a broken connection the same numbers are sent
 
 TEST_CASE("ActorCallMachine: after a death what was in flight fails, or is repeated when allowed; the rest goes to the next incarnation") {
   for (int retries : {0, 1}) {
-    Fixture f;
+    ActorFixture f;
     f.Call(1);
     f.machine.Resolved(Alive(1, retries), f.effects);
     f.Take();
@@ -92,7 +92,7 @@ TEST_CASE("ActorCallMachine: after a death what was in flight fails, or is repea
 }
 
 TEST_CASE("ActorCallMachine: a dead actor fails every call with the reason, now and later") {
-  Fixture f;
+  ActorFixture f;
   f.Call(1);
   wire::ActorInfo dead;
   dead.state = wire::ActorInfo::kDead;
@@ -107,7 +107,7 @@ TEST_CASE("ActorCallMachine: a dead actor fails every call with the reason, now 
 }
 
 TEST_CASE("ActorCallMachine: news of an older incarnation changes nothing") {
-  Fixture f;
+  ActorFixture f;
   f.Call(1);
   f.machine.Resolved(Alive(3), f.effects);
   f.Take();

@@ -1,12 +1,11 @@
 #include "runtime/worker/submit_machine.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/worker/ids.h"
 
 namespace argosy::worker {
 namespace {
 
-TaskId T(uint64_t n) { return TaskId::FromNumber(n); }
-LeaseId L(uint64_t n) { return LeaseId::FromNumber(n); }
 
 wire::ErrorInfo Death() {
   wire::ErrorInfo error;
@@ -15,7 +14,7 @@ wire::ErrorInfo Death() {
   return error;
 }
 
-struct Fixture {
+struct SubmitFixture {
   SubmitMachine machine;
   SubmitMachine::ShapeId shape = machine.Shape("cpu");
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
@@ -35,7 +34,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("SubmitMachine: one request for each waiting task, a push for each grant, a return when idle") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1);
   f.Submit(2);
   auto effects = f.Take();
@@ -64,7 +63,7 @@ TEST_CASE("SubmitMachine: one request for each waiting task, a push for each gra
 
 TEST_CASE("SubmitMachine: short tasks are pushed in a pipeline, long ones one by one") {
   auto pushed_after_one_of = [](absl::Duration time) {
-    Fixture f;
+    SubmitFixture f;
     for (uint64_t n = 1; n <= 300; ++n) f.Submit(n);
     auto effects = f.Take();
     f.machine.Granted(effects.requests[0].request, L(1), f.now, f.effects);
@@ -79,7 +78,7 @@ TEST_CASE("SubmitMachine: short tasks are pushed in a pipeline, long ones one by
 }
 
 TEST_CASE("SubmitMachine: a lease that others wait for goes back as soon as it has no work, and no sooner") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1);
   f.Submit(2);
   auto effects = f.Take();
@@ -105,7 +104,7 @@ TEST_CASE("SubmitMachine: a lease that others wait for goes back as soon as it h
 }
 
 TEST_CASE("SubmitMachine: a death uses up a try of the running task only, and fails it when none is left") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1, 0);
   auto request = f.Take().requests.at(0);
   f.machine.Granted(request.request, L(1), f.now, f.effects);
@@ -133,7 +132,7 @@ TEST_CASE("SubmitMachine: a death uses up a try of the running task only, and fa
 }
 
 TEST_CASE("SubmitMachine: a handed-back task is pushed elsewhere under a new number, without using a retry") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1);
   f.machine.Granted(f.Take().requests.at(0).request, L(1), f.now, f.effects);
   f.now += absl::Microseconds(10);
@@ -152,7 +151,7 @@ TEST_CASE("SubmitMachine: a handed-back task is pushed elsewhere under a new num
 }
 
 TEST_CASE("SubmitMachine: a recalled lease gets nothing more and goes back after what runs") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1);
   f.machine.Granted(f.Take().requests.at(0).request, L(1), f.now, f.effects);
   f.Take();
@@ -168,7 +167,7 @@ TEST_CASE("SubmitMachine: a recalled lease gets nothing more and goes back after
 }
 
 TEST_CASE("SubmitMachine: a refusal fails what waits, a head that is away is asked again later") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1);
   auto request = f.Take().requests.at(0);
   f.machine.Denied(request.request, std::nullopt, f.now, f.effects);
@@ -184,7 +183,7 @@ TEST_CASE("SubmitMachine: a refusal fails what waits, a head that is away is ask
 }
 
 TEST_CASE("SubmitMachine: a waiting task is cancelled at once, a pushed one is not tried again") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1);
   f.Submit(2);
   auto effects = f.Take();
@@ -200,7 +199,7 @@ TEST_CASE("SubmitMachine: a waiting task is cancelled at once, a pushed one is n
 }
 
 TEST_CASE("SubmitMachine: what waits goes by priority, then in the order in which it came") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1);
   f.Submit(2, 3, -1);
   f.Submit(3, 3, 5);
@@ -224,7 +223,7 @@ TEST_CASE("SubmitMachine: what waits goes by priority, then in the order in whic
 }
 
 TEST_CASE("SubmitMachine: a task that failed in a way to be tried again waits behind the others, until its tries are used up") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1, 1);
   CHECK(f.Grant(f.Take(), 1).at(0).task == T(1));
   f.Submit(2);
@@ -243,7 +242,7 @@ TEST_CASE("SubmitMachine: a task that failed in a way to be tried again waits be
 }
 
 TEST_CASE("SubmitMachine: when a request's deadline passes, only tasks fail whose own has passed") {
-  Fixture f;
+  SubmitFixture f;
   f.Submit(1, 3, 0, absl::Seconds(1));
   auto first = f.Take();
   f.now += absl::Milliseconds(900);

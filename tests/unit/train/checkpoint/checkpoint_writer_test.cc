@@ -33,12 +33,6 @@ void Commit(CheckpointWriter& writer) {
   REQUIRE(status.ok());
 }
 
-std::set<std::string> Names(const std::string& directory) {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) names.insert(entry.path().filename().string());
-  return names;
-}
-
 void CheckValues(const std::string& directory, float plus = 0.0f) {
   absl::StatusOr<HfWeights> weights = HfWeights::Open(directory);
   INFO(weights.status().ToString());

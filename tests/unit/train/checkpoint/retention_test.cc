@@ -30,12 +30,6 @@ void Save(const std::string& directory, int64_t step, double perplexity) {
   REQUIRE((*writer)->Commit().ok());
 }
 
-std::set<std::string> Names(const std::string& directory) {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) names.insert(entry.path().filename().string());
-  return names;
-}
-
 }  // namespace
 
 TEST_CASE("Retention: without a metric the newest stay") {

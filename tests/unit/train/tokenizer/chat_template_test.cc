@@ -6,9 +6,9 @@
 namespace argosy::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-std::string Rendered(std::string_view source, const Json& variables = Json::object()) {
+std::string Rendered(std::string_view source, const OrderedJson& variables = OrderedJson::object()) {
   auto parsed = JinjaTemplate::Parse(source);
   INFO(source << ": " << parsed.status());
   REQUIRE(parsed.ok());
@@ -18,7 +18,7 @@ std::string Rendered(std::string_view source, const Json& variables = Json::obje
   return rendered->text;
 }
 
-std::string ErrorOf(std::string_view source, const Json& variables = Json::object()) {
+std::string ErrorOf(std::string_view source, const OrderedJson& variables = OrderedJson::object()) {
   auto parsed = JinjaTemplate::Parse(source);
   if (!parsed.ok()) return Message(parsed.status());
   auto rendered = parsed->Render(variables);
@@ -96,7 +96,7 @@ constexpr std::string_view kChatMl =
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 Tokenizer WithTemplate(std::string_view source) {
-  Json config = {{"eos_token", "<|endoftext|>"}, {"chat_template", source}};
+  OrderedJson config = {{"eos_token", "<|endoftext|>"}, {"chat_template", source}};
   TokenizerFiles files{.tokenizer_config_json = config.dump()};
   files.tokenizer_json = R"({"model": {"type": "BPE", "vocab": {"a": 0, "<|endoftext|>": 1}, "merges": []}})";
   auto tokenizer = Tokenizer::FromFiles(std::move(files));
@@ -108,10 +108,10 @@ TEST_CASE("ChatTemplate: a conversation becomes text, and its answers are found 
   Tokenizer tokenizer = WithTemplate(kChatMl);
   auto chat = ChatTemplate::Of(tokenizer);
   REQUIRE(chat.ok());
-  Json messages = {{{"role", "user"}, {"content", "2+2?"}}, {{"role", "assistant"}, {"content", "4"}},
+  OrderedJson messages = {{{"role", "user"}, {"content", "2+2?"}}, {{"role", "assistant"}, {"content", "4"}},
                    {{"role", "user"}, {"content", "3+3?"}}, {{"role", "assistant"}, {"content", "6"}}};
   std::string system = "<|im_start|>system\nBe brief.<|im_end|>\n";
-  CHECK(*chat->Render(Json::array({messages[0]}), true) == system + "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n");
+  CHECK(*chat->Render(OrderedJson::array({messages[0]}), true) == system + "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n");
   auto training = chat->RenderForTraining(messages);
   REQUIRE(training.ok());
   REQUIRE(training->answers.size() == 2);
@@ -125,7 +125,7 @@ TEST_CASE("ChatTemplate: {% generation %} blocks tell answers apart, also where 
                                   "m.content }}\n{% endif %}{% endfor %}");
   auto chat = ChatTemplate::Of(marked);
   REQUIRE(chat.ok());
-  Json messages = {{{"role", "user"}, {"content", "é?"}}, {{"role", "assistant"}, {"content", "yes"}}};
+  OrderedJson messages = {{{"role", "user"}, {"content", "é?"}}, {{"role", "assistant"}, {"content", "yes"}}};
   auto training = chat->RenderForTraining(messages);
   REQUIRE(training.ok());
   CHECK(training->text == "Q:é?\nA:yes<|endoftext|>");
@@ -133,16 +133,16 @@ TEST_CASE("ChatTemplate: {% generation %} blocks tell answers apart, also where 
   CHECK(training->text.substr(training->answers[0].first) == "yes<|endoftext|>");
 
   Tokenizer rewriting = WithTemplate("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
-  auto other = ChatTemplate::Of(rewriting)->RenderForTraining(Json::array({messages[0], messages[1], messages[0]}));
+  auto other = ChatTemplate::Of(rewriting)->RenderForTraining(OrderedJson::array({messages[0], messages[1], messages[0]}));
   REQUIRE(!other.ok());
   CHECK(Message(other.status()).find("writes message 2 otherwise when others follow") != std::string::npos);
 }
 
 TEST_CASE("ChatTemplate: a tokenizer without one, and messages of another shape, are refused") {
   CHECK(Message(ChatTemplate::Of(WithTemplate("")).status()).find("has no chat template") != std::string::npos);
-  CHECK(Message(CheckMessages(Json::array(), "f:1")) == "f:1: \"messages\" is empty; expected a list of {\"role\": ..., \"content\": ...}");
-  CHECK(Message(CheckMessages(Json::array({{{"role", "user"}}}), "f:1")) == "f:1: message 1 has no \"content\"");
-  CHECK(Message(CheckMessages(Json::array({{{"role", 3}, {"content", "x"}}}), "f:1")) == "f:1: message 1: \"role\" is number; expected text");
+  CHECK(Message(CheckMessages(OrderedJson::array(), "f:1")) == "f:1: \"messages\" is empty; expected a list of {\"role\": ..., \"content\": ...}");
+  CHECK(Message(CheckMessages(OrderedJson::array({{{"role", "user"}}}), "f:1")) == "f:1: message 1 has no \"content\"");
+  CHECK(Message(CheckMessages(OrderedJson::array({{{"role", 3}, {"content", "x"}}}), "f:1")) == "f:1: message 1: \"role\" is number; expected text");
 }
 
 }  // namespace
