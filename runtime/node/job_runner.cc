@@ -44,9 +44,7 @@ std::string Unsupported(const nlohmann::json& runtime_env) {
 
 }  // namespace
 
-JobRunner::JobRunner(Parts parts, JobRunnerOptions options) : parts_(std::move(parts)), options_(std::move(options)), ship_timer_(parts_.loop) {
-  ship_timer_.Every(options_.ship_period, [this] { Ship(); });
-}
+JobRunner::JobRunner(Parts parts, JobRunnerOptions options) : parts_(std::move(parts)), options_(std::move(options)), ship_timer_(parts_.loop) {}
 
 JobRunner::~JobRunner() {
   alive_.reset();
@@ -71,6 +69,8 @@ void JobRunner::Start(const StartJob& message) {
     job->gpu_ids = std::move(*gpu_ids);
     job->lease_held = true;
   }
+  // A node without jobs does not wake up for their logs.
+  if (jobs_.empty()) ship_timer_.Every(options_.ship_period, [this] { Ship(); });
   jobs_[message.submission_id] = job;
   Prepare(job);
 }
@@ -213,6 +213,7 @@ void JobRunner::SignalTree(Job& job, int signal) {
 }
 
 void JobRunner::Ship() {
+  if (jobs_.empty()) return ship_timer_.Cancel();
   std::vector<JobPointer> jobs;
   for (const auto& [id, job] : jobs_) jobs.push_back(job);
   for (const JobPointer& job : jobs) {

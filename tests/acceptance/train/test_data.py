@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import reference
+from training_cluster import with_own_folder
 
 CHAT = ("{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}{{ eos_token }}"
         "{% endgeneration %}{% else %}{{ m['content'] }} {% endif %}{% endfor %}")
@@ -86,8 +87,7 @@ def test_a_node_that_does_not_see_the_token_cache_gets_the_rows(cluster, tmp_pat
     cache.mkdir()
     flags = [*sums.flags(test=False), "--mx", "no", "--ctx-len", 48, "--max-steps", 3, "--sample-prompts", 0, "--token-cache", cache, "--resources-per-worker",
              '{"elsewhere": 1}']
-    hidden = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {cache} && exec "$@"', "sh"]
-    with cluster.node("elsewhere", "--num-gpus", "0", "--resources", '{"elsewhere": 2}', prefix=hidden):
+    with cluster.node("elsewhere", "--num-gpus", "0", "--resources", '{"elsewhere": 2}', prefix=with_own_folder(cache)):
         run = cluster.finetune(tmp_path, *flags, ranks=2)
     assert "not every rank sees the token cache" in run.stdout and len(run.losses) == 3
 

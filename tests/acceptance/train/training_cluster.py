@@ -10,6 +10,8 @@ import select
 import subprocess
 import time
 
+import pytest
+
 from argosy_cluster import Cluster, argosy_binary
 
 
@@ -64,6 +66,14 @@ class RunningRun(subprocess.Popen):
     def __exit__(self, *exception):
         self.kill()
         return super().__exit__(*exception)
+
+
+def with_own_folder(folder: pathlib.Path):
+    """What a node is started through to have a file system of its own at `folder`; skips the test where this user may not mount one."""
+    prefix = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && shift && exec "$@"', "sh", str(folder)]
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user cannot mount a file system for one node alone")
+    return prefix
 
 
 class TrainingCluster(Cluster):
