@@ -4,6 +4,7 @@
 //
 // Without a cluster it starts a local one of two CPUs. Every run measures the machine's own limits first.
 #include <argosy/argosy.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <initializer_list>
 #include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -48,9 +50,12 @@ std::vector<ObjectRef<int>> ManyRefs(int count) {
   return refs;
 }
 
+struct Process { int pid = 0; int parent = 0; };
+
 class Server {
  public:
   int Value() { return 0; }
+  Process Self() { return {::getpid(), ::getppid()}; }
 };
 
 // Its calls are coroutines.
@@ -91,6 +96,8 @@ class Bench {
   }
 
   bool Wants(const std::string& name) const { return only_.empty() || std::regex_search(name, pattern_); }
+  // Asked for by name, for what a run of everything leaves out.
+  bool Names(const std::string& name) const { return !only_.empty() && std::regex_search(name, pattern_); }
   bool WantsAny(std::initializer_list<const char*> names) const {
     return std::any_of(names.begin(), names.end(), [this](const char* name) { return Wants(name); });
   }
@@ -242,6 +249,40 @@ void Actors(Bench& bench) {
   }
 }
 
+// Takes half a minute and a thousand processes: runs only when --only names it.
+void IdleActors(Bench& bench, int count) {
+  if (!bench.Names("1,000 idle actors")) return;
+  constexpr int kStep = 100;
+  std::vector<Actor<Server>> servers;
+  std::vector<double> rates;
+  std::vector<int> pids;
+  int node = 0;
+  for (int made = 0; made < count; made += kStep) {
+    auto begin = std::chrono::steady_clock::now();
+    std::vector<ObjectRef<Process>> selves;
+    for (int i = 0; i < kStep; ++i) {
+      servers.push_back(Spawn<Server>({}));
+      selves.push_back(servers.back().Call<&Server::Self>());
+    }
+    for (const Process& self : Get(selves)) {
+      pids.push_back(self.pid);
+      node = self.parent;
+    }
+    rates.push_back(kStep / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  bench.Add({.name = "1,000 idle actors: first hundred created", .value = rates.front(), .unit = "/s"});
+  bench.Add({.name = "1,000 idle actors: last hundred created", .value = rates.back(), .unit = "/s"});
+  bench.Add({.name = "1,000 idle actors: memory each", .value = argosy::bench::ProportionalMiB(pids) / count, .unit = "MiB"});
+  pids.push_back(node);
+  std::this_thread::sleep_for(std::chrono::seconds(2));   // what their start set off has ended
+  auto begin = std::chrono::steady_clock::now();
+  double before = argosy::bench::CpuSeconds(pids);
+  std::this_thread::sleep_for(std::chrono::seconds(10));
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  bench.Add({.name = "1,000 idle actors: they and their node", .value = 100 * (argosy::bench::CpuSeconds(pids) - before) / seconds, .unit = "% CPU"});
+  for (Actor<Server>& server : servers) Kill(server);
+}
+
 void Groups(Bench& bench) {
   bench.Rate("placement group create/removal", 100, [] {
     std::vector<argosy::PlacementGroup> groups;
@@ -282,6 +323,7 @@ int main(int argc, char** argv) {
   Tasks(bench);
   Actors(bench);
   Groups(bench);
+  IdleActors(bench, 1000);
   if (!json.empty()) WriteJson(bench, json);
   return 0;
 }

@@ -10,6 +10,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 namespace argosy::bench {
@@ -136,6 +139,34 @@ Latency MeasureLatency(const std::function<void()>& step, int count) {
   std::sort(times.begin(), times.end());
   auto at = [&](double quantile) { return times[static_cast<size_t>(quantile * static_cast<double>(times.size() - 1))]; };
   return {at(0.5), at(0.99)};
+}
+
+double ProportionalMiB(const std::vector<int>& pids) {
+  double kib = 0;
+  for (int pid : pids) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/smaps_rollup");
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("Pss:")) kib += std::stod(line.substr(4));
+    }
+  }
+  return kib / 1024;
+}
+
+double CpuSeconds(const std::vector<int>& pids) {
+  double ticks = 0;
+  for (int pid : pids) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    size_t end_of_name = text.rfind(')');
+    if (end_of_name == std::string::npos) continue;   // it ended
+    std::istringstream fields(text.substr(end_of_name + 1));
+    std::string skipped;
+    for (int i = 0; i < 11; ++i) fields >> skipped;
+    double user = 0, system = 0;
+    fields >> user >> system;
+    ticks += user + system;
+  }
+  return ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace argosy::bench

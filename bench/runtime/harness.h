@@ -42,4 +42,8 @@ Row MeasureRate(const std::string& name, const std::string& unit, double per_ste
 struct Latency { double p50_us = 0; double p99_us = 0; };
 Latency MeasureLatency(const std::function<void()>& step, int count);
 
+// Of the processes together: memory by proportional set size, and CPU time of user and system since their start.
+double ProportionalMiB(const std::vector<int>& pids);
+double CpuSeconds(const std::vector<int>& pids);
+
 }  // namespace argosy::bench

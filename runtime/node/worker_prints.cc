@@ -1,12 +1,15 @@
 #include "runtime/node/worker_prints.h"
 
 #include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
@@ -15,11 +18,20 @@ namespace argosy::node {
 namespace {
 
 constexpr size_t kMutedMax = 10'000;
+constexpr std::string_view kFilePrefix = "worker-";
 
 }  // namespace
 
 WorkerPrints::WorkerPrints(async::Loop& loop, WorkerPrintsOptions options, Show show)
-    : loop_(loop), options_(std::move(options)), show_(std::move(show)), timer_(loop) {}
+    : loop_(loop), options_(std::move(options)), show_(std::move(show)), timer_(loop), inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+  std::string folder = options_.session_dir + "/logs";
+  if (!inotify_.ok() || ::inotify_add_watch(inotify_.get(), folder.c_str(), IN_MODIFY) < 0) {
+    spdlog::info("{} is not watched: what workers print is looked for each {}", folder, absl::FormatDuration(options_.period));
+    return;
+  }
+  watch_.emplace(loop_, inotify_.get());
+  WaitForWrites();
+}
 
 void WorkerPrints::Add(WorkerId id, JobId job, uint32_t pid) {
   if (muted_.contains(job)) return;
@@ -28,17 +40,51 @@ void WorkerPrints::Add(WorkerId id, JobId job, uint32_t pid) {
   worker.pid = pid;
   const char* suffixes[] = {".out", ".err"};
   for (int i = 0; i < 2; ++i) {
-    std::string path = options_.session_dir + "/logs/worker-" + id.Hex() + suffixes[i];
+    std::string path = fmt::format("{}/logs/{}{}{}", options_.session_dir, kFilePrefix, id.Hex(), suffixes[i]);
     worker.streams[i].file.Reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!worker.streams[i].file.ok()) spdlog::warn("what worker {} prints is not shown: {}", id.Short(), Message(ErrnoStatus(errno, path)));
   }
+  unread_.insert(id);
+  StartTurns();
+}
+
+void WorkerPrints::StartTurns() {
   if (std::exchange(polling_, true)) return;
   timer_.Every(options_.period, [this] { Poll(); });
+}
+
+void WorkerPrints::WaitForWrites() {
+  watch_->OnReadable([this] {
+    NoteWritten();
+    if (unread_.empty()) return true;
+    StartTurns();
+    return false;   // the turns read what is told meanwhile
+  });
+}
+
+void WorkerPrints::NoteWritten() {
+  alignas(inotify_event) char buffer[16 * 1024];
+  for (ssize_t size; (size = ::read(inotify_.get(), buffer, sizeof buffer)) > 0;) {
+    for (const char* at = buffer; at < buffer + size;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(at);
+      at += sizeof *event + event->len;
+      if ((event->mask & IN_Q_OVERFLOW) != 0) {
+        for (const auto& [id, worker] : workers_) unread_.insert(id);
+        continue;
+      }
+      std::string_view name = event->len > 0 ? event->name : "";
+      if (!name.starts_with(kFilePrefix)) continue;
+      name.remove_prefix(kFilePrefix.size());
+      auto id = WorkerId::FromHex(name.substr(0, name.find('.')));
+      if (id && workers_.contains(*id)) unread_.insert(*id);
+    }
+  }
 }
 
 void WorkerPrints::Ended(WorkerId id) {
   auto worker = workers_.extract(id);
   if (worker.empty()) return;
+  unread_.erase(id);
   JobPrints prints{worker.mapped().job, {}};
   ReadAll(id, worker.mapped(), prints);
   if (!prints.lines.empty()) show_(std::move(prints));
@@ -64,29 +110,43 @@ void WorkerPrints::Clear() {
 }
 
 void WorkerPrints::Poll() {
-  if (workers_.empty()) {
+  if (watch_) NoteWritten();
+  else for (const auto& [id, worker] : workers_) unread_.insert(id);
+  if (unread_.empty()) {
     polling_ = false;
-    return timer_.Cancel();
+    timer_.Cancel();
+    if (watch_) WaitForWrites();
+    return;
   }
   struct Job { JobPrints prints; uint64_t left = 0; };
   std::map<JobId, Job> jobs;
   // Each time another worker goes first, so that none takes the job's whole share for long.
-  auto at_worker = workers_.upper_bound(first_);
-  if (at_worker == workers_.end()) at_worker = workers_.begin();
-  first_ = at_worker->first;
-  for (size_t i = 0; i < workers_.size(); ++i, ++at_worker) {
-    if (at_worker == workers_.end()) at_worker = workers_.begin();
-    auto& [id, worker] = *at_worker;
+  std::vector<WorkerId> turn(unread_.upper_bound(first_), unread_.end());
+  turn.insert(turn.end(), unread_.begin(), unread_.upper_bound(first_));
+  first_ = turn.front();
+  for (WorkerId id : turn) {
+    auto at_worker = workers_.find(id);
+    if (at_worker == workers_.end()) {   // muted
+      unread_.erase(id);
+      continue;
+    }
+    Worker& worker = at_worker->second;
     auto [at, is_new] = jobs.try_emplace(worker.job);
     Job& job = at->second;
     if (is_new) {
       job.prints.job = worker.job;
       job.left = options_.job_bytes_a_period;
     }
+    bool had_budget = job.left > 0;
+    uint64_t read = 0;
     for (bool is_error : {false, true}) {
       uint64_t budget = std::min(options_.bytes_a_period, job.left);
-      job.left -= std::min(job.left, Read(id, worker, is_error, budget, false, job.prints));
+      uint64_t shown = Read(id, worker, is_error, budget, false, job.prints);
+      read += shown;
+      job.left -= std::min(job.left, shown);
     }
+    // What is left then is a line without an end: its next bytes are told.
+    if (had_budget && job.left > 0 && read == 0) unread_.erase(id);
   }
   for (auto& [id, job] : jobs) {
     if (!job.prints.lines.empty()) show_(std::move(job.prints));

@@ -28,11 +28,13 @@ struct WorkerPrintsOptions {
 };
 
 // Reads what this node's workers print, as whole lines, for the drivers of their jobs. The files stay the record; this is the live view:
-// who prints faster than the bounds has the oldest skipped, with a count.
+// who prints faster than the bounds has the oldest skipped, with a count. The kernel tells which files were written (inotify), so that
+// workers that print nothing cost nothing.
 //
 // Thread:   the loop's.
 // Lifetime: the loop outlives it.
-// Failure:  a file that cannot be read shows nothing, and the log says so.
+// Failure:  a file that cannot be read shows nothing, and the log says so. Without inotify (its instances are bounded for a user) every
+//           file is looked at each period.
 class WorkerPrints {
  public:
   using Show = std::function<void(JobPrints prints)>;
@@ -60,7 +62,11 @@ class WorkerPrints {
     Stream streams[2];        // output, error
     std::optional<wire::PrintedNames> names;
   };
+  // Turns follow each other by `period` while there is something to read; then the next written file starts them again.
+  void StartTurns();
+  void WaitForWrites();
   void Poll();
+  void NoteWritten();
   // Adds at most `budget` bytes of lines; with `all` also a line without an end.
   uint64_t Read(WorkerId id, Worker& worker, bool is_error, uint64_t budget, bool all, JobPrints& prints);
   void AddNamed(WorkerId id, Worker& worker, bool is_error, std::string text, JobPrints& prints);
@@ -72,9 +78,12 @@ class WorkerPrints {
   NodeId node_;
   std::map<WorkerId, Worker> workers_;
   WorkerId first_;           // of the last turn
+  std::set<WorkerId> unread_;   // may have written since they were read
   std::set<JobId> muted_;
   async::Timer timer_;
   bool polling_ = false;
+  UniqueFd inotify_;
+  std::optional<async::FdWatch> watch_;   // of inotify_; empty: there is none
 };
 
 }  // namespace argosy::node

@@ -138,4 +138,21 @@ TEST_CASE("WorkerPrints: a muted job is not read") {
   CHECK(f.shown.empty());
 }
 
+TEST_CASE("WorkerPrints: a worker that was silent for long is read when it prints again") {
+  PrintsFixture f({.period = absl::Milliseconds(5)});
+  f.prints->Add(f.worker, f.job, 12);
+  f.Write(".out", "one\n");
+  REQUIRE(testing::RunUntil(f.loop, [&] { return f.Text() == "one\n"; }));
+  for (int i = 0; i < 3; ++i) {
+    size_t before = f.Text().size();
+    // Nothing is due: the loop has no timer left but this one.
+    bool passed = false;
+    async::Timer quiet(f.loop);
+    quiet.After(absl::Milliseconds(50), [&] { passed = true; });
+    REQUIRE(testing::RunUntil(f.loop, [&] { return passed; }));
+    f.Write(i % 2 == 0 ? ".err" : ".out", "more\n");
+    REQUIRE(testing::RunUntil(f.loop, [&] { return f.Text().size() == before + 5; }));
+  }
+}
+
 }  // namespace argosy::node
