@@ -12,7 +12,7 @@
 namespace argosy::train {
 namespace {
 
-constexpr int64_t kChunkElementsMax = 1 << 24;  // logits of one chunk: 64 MiB in fp32
+constexpr int64_t kChunkElementsMax = 1 << 23;  // logits of one chunk: 16 MiB in bf16, 32 in fp32
 
 // Frequencies of the rotary embedding in fp32, as modeling_rope_utils.py computes them. `length`: positions in use, for kDynamic.
 at::Tensor InverseFrequencies(const ModelConfig& config, int64_t length) {
@@ -42,14 +42,11 @@ at::Tensor InverseFrequencies(const ModelConfig& config, int64_t length) {
   return frequencies;
 }
 
-at::Tensor RotateHalf(const at::Tensor& x) {
-  int64_t half = x.size(-1) / 2;
-  return at::cat({x.narrow(-1, half, half).neg(), x.narrow(-1, 0, half)}, -1);
+at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
 }
 
-at::Tensor Rotate(const at::Tensor& x, const PreparedBatch& batch) {
-  return x * batch.cos_b1TH + RotateHalf(x) * batch.sin_b1TH;
-}
+double ScoreScale(const ModelConfig& config) { return 1.0 / std::sqrt(static_cast<double>(config.head_dim)); }
 
 // [B, K, S, H] -> [B, K * times, S, H]; query heads g*times .. g*times+times-1 use key head g.
 at::Tensor RepeatHeads(const at::Tensor& x, int64_t times) {
@@ -127,7 +124,7 @@ absl::StatusOr<PreparedBatch> Network::Prepare(const MicroBatch& batch, at::Scal
                              .narrow(0, 0, position_rows * out.ctx)
                              .view({position_rows, out.ctx});
   SetRotary(out, positions, last + 1, type);
-  SetMasks(out, batch.segments.data(), type);
+  ARGOSY_RETURN_IF_ERROR(SetVisible(out, batch.segments.data()));
   return out;
 }
 
@@ -136,7 +133,8 @@ absl::StatusOr<PreparedBatch> Network::PrepareRow(std::span<const int32_t> ids, 
   ARGOSY_RETURN_IF_ERROR(CheckIds(ids));
   out.ids_BT = at::tensor(at::ArrayRef<int32_t>(ids.data(), ids.size()), at::kLong).view({1, out.ctx});
   SetRotary(out, at::arange(out.ctx, at::kFloat).view({1, out.ctx}), out.ctx, type);
-  SetMasks(out, nullptr, type);
+  ARGOSY_RETURN_IF_ERROR(SetVisible(out, nullptr));
+  SetMasks(out, type);
   return out;
 }
 
@@ -208,11 +206,38 @@ void Network::SetRotary(PreparedBatch& batch, const at::Tensor& positions_bT, in
 // Which keys a token may see: itself and what is before it, within the layer's window, of its own segment, and no padding. A padding
 // token sees every sample's tokens before it; in a left-padded row there are none, and transformers' eager attention, which adds the
 // least fp32 number to every score there, then weighs all tokens of the row alike.
-void Network::SetMasks(PreparedBatch& batch, const int32_t* segments, at::ScalarType type) const {
-  int64_t B = batch.rows, T = batch.ctx;
+absl::Status Network::SetVisible(PreparedBatch& batch, const int32_t* segments) const {
+  const int64_t B = batch.rows, T = batch.ctx;
   bool plain = true;
   if (segments != nullptr) {
     for (int64_t i = 0; i < B * T && plain; ++i) plain = segments[i] == segments[i - i % T] && segments[i] != MicroBatch::kPadding;
+  }
+  const int64_t rows = plain ? 1 : B;
+  // Of each token the run of its segment that it stands in; of a padding token, all that is no padding.
+  std::vector<int32_t> run_first(static_cast<size_t>(rows * T), 0), run_end(static_cast<size_t>(rows * T), static_cast<int32_t>(T));
+  for (int64_t row = 0; row < rows && !plain; ++row) {
+    const int32_t* segment = segments + row * T;
+    std::vector<int32_t> seen;
+    int64_t used_first = T, used_end = 0;
+    for (int64_t begin = 0, end; begin < T; begin = end) {
+      for (end = begin; end < T && segment[end] == segment[begin]; ++end) {}
+      if (segment[begin] == MicroBatch::kPadding) continue;
+      if (std::find(seen.begin(), seen.end(), segment[begin]) != seen.end() || (used_end > 0 && used_end != begin)) {
+        return InvalidArgument("row {} has segment {} in several places, or padding between samples", row, segment[begin]);
+      }
+      seen.push_back(segment[begin]);
+      used_first = std::min(used_first, begin);
+      used_end = end;
+      for (int64_t i = begin; i < end; ++i) {
+        run_first[row * T + i] = static_cast<int32_t>(begin);
+        run_end[row * T + i] = static_cast<int32_t>(end);
+      }
+    }
+    for (int64_t i = 0; i < T; ++i) {
+      if (segment[i] != MicroBatch::kPadding) continue;
+      run_first[row * T + i] = static_cast<int32_t>(used_first);
+      run_end[row * T + i] = static_cast<int32_t>(used_end);
+    }
   }
   for (int64_t layer = 0; layer < layers(); ++layer) {
     int64_t window = config_.layer_windows[layer];
@@ -221,30 +246,28 @@ void Network::SetMasks(PreparedBatch& batch, const int32_t* segments, at::Scalar
     batch.attention_of_layer.push_back(known - batch.attention.begin());
     if (known != batch.attention.end()) continue;
     PreparedBatch::Attention attention{.window = window};
-    attention.causal = plain && window == 0;
-    if (!attention.causal) {
-      int64_t mask_rows = plain ? 1 : B;
-      at::Tensor seen = at::zeros({mask_rows, 1, T, T}, at::kBool);
-      bool* see = seen.data_ptr<bool>();
-      for (int64_t row = 0; row < mask_rows; ++row) {
-        const int32_t* segment = plain ? nullptr : segments + row * T;
-        for (int64_t i = 0; i < T; ++i) {
-          int64_t first = window == 0 ? 0 : std::max<int64_t>(0, i - window + 1);
-          bool any = false;
-          for (int64_t j = first; j <= i; ++j) {
-            bool visible = segment == nullptr || (segment[j] != MicroBatch::kPadding &&
-                                                  (segment[i] == segment[j] || segment[i] == MicroBatch::kPadding));
-            see[(row * T + i) * T + j] = visible;
-            any |= visible;
-          }
-          attention.eager |= !any;
-        }
-      }
-      double hidden = attention.eager ? (type == at::kBFloat16 ? -0x1.fep127 : -std::numeric_limits<float>::max())
-                                      : -std::numeric_limits<double>::infinity();
-      attention.mask_b1TT = at::zeros(seen.sizes(), type).masked_fill_(seen.logical_not(), hidden);
+    attention.visible.rows = rows;
+    for (int64_t i = 0; i < rows * T; ++i) {
+      const int64_t t = i % T;
+      int64_t first = std::max<int64_t>(run_first[i], window == 0 ? 0 : t - window + 1), end = std::min<int64_t>(run_end[i], t + 1);
+      if (first >= end) first = end = 0;
+      attention.visible.first.push_back(static_cast<int32_t>(first));
+      attention.visible.end.push_back(static_cast<int32_t>(end));
     }
     batch.attention.push_back(std::move(attention));
+  }
+  return absl::OkStatus();
+}
+
+// The same as masks, for a prompt whose keys go into a cache.
+void Network::SetMasks(PreparedBatch& batch, at::ScalarType type) const {
+  const int64_t T = batch.ctx;
+  for (PreparedBatch::Attention& attention : batch.attention) {
+    attention.causal = attention.window == 0;
+    if (attention.causal) continue;
+    at::Tensor hidden = at::ones({T, T}, at::kBool);
+    for (int64_t i = 0; i < T; ++i) hidden.select(0, i).narrow(0, attention.visible.first[i], attention.visible.end[i] - attention.visible.first[i]).fill_(false);
+    attention.mask_b1TT = at::zeros({1, 1, T, T}, type).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   }
 }
 
@@ -289,102 +312,155 @@ void Network::EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBat
 }
 
 at::Tensor Network::RmsNorm(const at::Tensor& x, const at::Tensor& weight) const {
-  if (x.scalar_type() != at::kBFloat16) {
-    return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + config_.rms_norm_eps) * weight;
-  }
-  at::Tensor wide = x.to(at::kFloat);
-  at::Tensor normed = wide * at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + config_.rms_norm_eps);
-  return normed.to(x.scalar_type()) * weight;
+  at::Tensor inverse;
+  return kernels::RmsNorm(x.contiguous(), weight, config_.rms_norm_eps, inverse);
 }
 
-at::Tensor Network::Attend(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH,
-                           const PreparedBatch::Attention& attention) const {
+at::Tensor Network::AttendToCache(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH, const PreparedBatch::Attention& attention) const {
   int64_t times = config_.num_attention_heads / config_.num_key_value_heads;
   at::Tensor k = RepeatHeads(k_BKSH, times), v = RepeatHeads(v_BKSH, times);
-  double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
-  if (!attention.eager) {
-    std::optional<at::Tensor> mask;
-    if (attention.mask_b1TT.defined()) mask = attention.mask_b1TT;
-    return at::scaled_dot_product_attention(q_BNTH, k, v, mask, /*dropout_p=*/0.0, attention.causal, scale);
-  }
-  at::Tensor scores = at::matmul(q_BNTH, k.transpose(2, 3)) * scale + attention.mask_b1TT;
-  at::Tensor weights = scores.scalar_type() == at::kBFloat16 ? at::softmax(scores, -1, at::kFloat).to(at::kBFloat16)
-                                                             : at::softmax(scores, -1);
-  return at::matmul(weights, v);
+  std::optional<at::Tensor> mask;
+  if (attention.mask_b1TT.defined()) mask = attention.mask_b1TT;
+  return at::scaled_dot_product_attention(q_BNTH, k, v, mask, /*dropout_p=*/0.0, attention.causal, ScoreScale(config_));
 }
 
-at::Tensor Network::ComputeLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
-                                 const KvCache* cache) const {
+at::Tensor Network::ContinueLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+                                  const KvCache& cache) const {
   int64_t B = batch.rows, T = batch.ctx, H = config_.head_dim;
   at::Tensor x = RmsNorm(hidden_BTD, w[kInputNorm]);
-  auto heads = [&](Slot weight, Slot bias, int64_t count) {
-    return at::linear(x, w[weight], w[bias].defined() ? std::optional(w[bias]) : std::nullopt).view({B, T, count, H});
-  };
-  at::Tensor q = heads(kQ, kQBias, config_.num_attention_heads);
-  at::Tensor k = heads(kK, kKBias, config_.num_key_value_heads);
-  at::Tensor v = heads(kV, kVBias, config_.num_key_value_heads).transpose(1, 2);
+  at::Tensor q = Linear(x, w[kQ], w[kQBias]).view({B, T, config_.num_attention_heads, H});
+  at::Tensor k = Linear(x, w[kK], w[kKBias]).view({B, T, config_.num_key_value_heads, H});
+  at::Tensor v = Linear(x, w[kV], w[kVBias]).view({B, T, config_.num_key_value_heads, H}).transpose(1, 2);
   if (config_.qk_norm) {
     q = RmsNorm(q, w[kQNorm]);
     k = RmsNorm(k, w[kKNorm]);
   }
-  q = Rotate(q.transpose(1, 2), batch);
-  k = Rotate(k.transpose(1, 2), batch);
-  if (cache != nullptr) cache->Extend(layer, batch, k, v);
-  at::Tensor mixed = Attend(q, k, v, batch.attention[batch.attention_of_layer[layer]]);
-  mixed = mixed.transpose(1, 2).reshape({B, T, config_.QuerySize()});
-  auto linear = [&](const at::Tensor& in, Slot weight, Slot bias) {
-    return at::linear(in, w[weight], w[bias].defined() ? std::optional(w[bias]) : std::nullopt);
-  };
-  at::Tensor h = hidden_BTD + linear(mixed, kO, kOBias);
+  q = kernels::Rotate(q, batch.cos_b1TH, batch.sin_b1TH);
+  k = kernels::Rotate(k, batch.cos_b1TH, batch.sin_b1TH);
+  cache.Extend(layer, batch, k, v);
+  at::Tensor mixed = AttendToCache(q, k, v, batch.attention[batch.attention_of_layer[layer]]).transpose(1, 2).reshape({B, T, config_.QuerySize()});
+  at::Tensor h = hidden_BTD + Linear(mixed, w[kO], w[kOBias]);
   at::Tensor y = RmsNorm(h, w[kPostNorm]);
-  at::Tensor gated = at::silu(linear(y, kGate, kGateBias)) * linear(y, kUp, kUpBias);
-  return h + linear(gated, kDown, kDownBias);
+  return h + Linear(kernels::SwiGlu(Linear(y, w[kGate], w[kGateBias]), Linear(y, w[kUp], w[kUpBias])), w[kDown], w[kDownBias]);
+}
+
+// What a layer's backward needs. The norms' and SwiGLU's outputs are computed again: they cost a pass over memory.
+struct LayerTape {
+  Network::LayerTensors weights;
+  const PreparedBatch* batch = nullptr;
+  at::Tensor input_BTD, inverse_input;
+  at::Tensor q_BTNH, k_BTKH, inverse_q, inverse_k;   // before the heads' norm, where there is one
+  at::Tensor q_BNTH, k_BKTH, v_BKTH, log_sums, mixed_BTNH;
+  at::Tensor middle_BTD, inverse_middle;             // behind the attention's residual
+  at::Tensor gate_BTI, up_BTI;
+  at::Tensor output_BTD;
+};
+
+at::Tensor Network::RunLayer(int64_t layer, const at::Tensor& hidden_BTD, LayerTape& tape) const {
+  const LayerTensors& w = tape.weights;
+  const PreparedBatch& batch = *tape.batch;
+  int64_t B = batch.rows, T = batch.ctx, H = config_.head_dim;
+  tape.input_BTD = hidden_BTD.contiguous();
+  at::Tensor x = kernels::RmsNorm(tape.input_BTD, w[kInputNorm], config_.rms_norm_eps, tape.inverse_input);
+  at::Tensor q = Linear(x, w[kQ], w[kQBias]).view({B, T, config_.num_attention_heads, H});
+  at::Tensor k = Linear(x, w[kK], w[kKBias]).view({B, T, config_.num_key_value_heads, H});
+  tape.v_BKTH = Linear(x, w[kV], w[kVBias]).view({B, T, config_.num_key_value_heads, H}).transpose(1, 2).contiguous();
+  if (config_.qk_norm) {
+    tape.q_BTNH = q;
+    tape.k_BTKH = k;
+    q = kernels::RmsNorm(q, w[kQNorm], config_.rms_norm_eps, tape.inverse_q);
+    k = kernels::RmsNorm(k, w[kKNorm], config_.rms_norm_eps, tape.inverse_k);
+  }
+  tape.q_BNTH = kernels::Rotate(q, batch.cos_b1TH, batch.sin_b1TH);
+  tape.k_BKTH = kernels::Rotate(k, batch.cos_b1TH, batch.sin_b1TH);
+  tape.mixed_BTNH = kernels::Attention(tape.q_BNTH, tape.k_BKTH, tape.v_BKTH, batch.attention[batch.attention_of_layer[layer]].visible, ScoreScale(config_),
+                                       tape.log_sums);
+  tape.middle_BTD = Linear(tape.mixed_BTNH.view({B, T, config_.QuerySize()}), w[kO], w[kOBias]).add_(tape.input_BTD);
+  at::Tensor y = kernels::RmsNorm(tape.middle_BTD, w[kPostNorm], config_.rms_norm_eps, tape.inverse_middle);
+  tape.gate_BTI = Linear(y, w[kGate], w[kGateBias]);
+  tape.up_BTI = Linear(y, w[kUp], w[kUpBias]);
+  return y;
+}
+
+at::Tensor Network::Gated(const LayerTape& tape) const {
+  return Linear(kernels::SwiGlu(tape.gate_BTI, tape.up_BTI), tape.weights[kDown], tape.weights[kDownBias]).add_(tape.middle_BTD);
 }
 
 at::Tensor Network::Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                           const KvCache* cache) const {
-  return ComputeLayer(layer, LayerViews(layer, flat), hidden_BTD, batch, cache);
+  if (cache != nullptr) return ContinueLayer(layer, LayerViews(layer, flat), hidden_BTD, batch, *cache);
+  LayerTape tape{.weights = LayerViews(layer, flat), .batch = &batch};
+  RunLayer(layer, hidden_BTD, tape);
+  return Gated(tape);
 }
-
-struct LayerTape {
-  Network::LayerTensors leaves;
-  at::Tensor input;
-  at::Tensor output;
-};
 
 std::shared_ptr<LayerTape> Network::RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
                                                 const PreparedBatch& batch) const {
-  at::AutoGradMode recording(true);
-  auto tape = std::make_shared<LayerTape>();
-  tape->leaves = LayerViews(layer, flat);
-  for (at::Tensor& leaf : tape->leaves) {
-    if (leaf.defined()) leaf = leaf.detach().requires_grad_(true);
-  }
-  tape->input = hidden_BTD.detach().requires_grad_(true);
-  tape->output = ComputeLayer(layer, tape->leaves, tape->input, batch, nullptr);
+  auto tape = std::make_shared<LayerTape>(LayerTape{.weights = LayerViews(layer, flat), .batch = &batch});
+  RunLayer(layer, hidden_BTD, *tape);
+  tape->output_BTD = Gated(*tape);
   return tape;
 }
 
-at::Tensor Network::OutputOf(const LayerTape& tape) { return tape.output.detach(); }
+at::Tensor Network::OutputOf(const LayerTape& tape) { return tape.output_BTD; }
 
 at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const {
-  LayerTensors grads = LayerViews(layer, grad_flat);
-  // Gradients that are views of the flat buffer are added to in place.
-  for (size_t slot = 0; slot < kSlots; ++slot) {
-    at::Tensor& leaf = tape.leaves[slot];
-    if (leaf.defined() && grads[slot].scalar_type() == leaf.scalar_type()) leaf.mutable_grad() = grads[slot];
+  const LayerTensors &w = tape.weights, grads = LayerViews(layer, grad_flat);
+  const PreparedBatch& batch = *tape.batch;
+  const int64_t B = batch.rows, T = batch.ctx, n = B * T, D = config_.hidden_size;
+  // The gradients of a product's weight and bias from the gradient of what it gave and from what it got.
+  auto learn = [&](Slot weight, Slot bias, const at::Tensor& grad, const at::Tensor& in) {
+    AddProduct(grads[weight], grad, in);
+    if (grads[bias].defined()) grads[bias].add_(grad.sum(0, /*keepdim=*/false, at::kFloat).to(grad.scalar_type()).to(grads[bias].scalar_type()));
+  };
+  at::Tensor of_norm;
+  auto learn_norm = [&](Slot weight) { grads[weight].add_(of_norm.to(w[weight].scalar_type()).to(grads[weight].scalar_type())); };
+  at::Tensor none, grad_out = grad_out_BTD.contiguous(), grad_out_nD = grad_out.view({n, D});
+
+  at::Tensor grad_gated = at::mm(grad_out_nD, w[kDown]);
+  at::Tensor gated = kernels::SwiGluBackward(tape.gate_BTI, tape.up_BTI, grad_gated);
+  const at::Tensor grad_gate = tape.gate_BTI.view({n, -1}), grad_up = tape.up_BTI.view({n, -1});
+  learn(kDown, kDownBias, grad_out_nD, gated.view({n, -1}));
+  at::Tensor y = kernels::RmsNorm(tape.middle_BTD, w[kPostNorm], config_.rms_norm_eps, tape.inverse_middle).view({n, D});
+  learn(kGate, kGateBias, grad_gate, y);
+  learn(kUp, kUpBias, grad_up, y);
+  at::Tensor grad_y = at::mm(grad_gate, w[kGate]).addmm_(grad_up, w[kUp]);
+  at::Tensor grad_middle = kernels::RmsNormBackward(tape.middle_BTD, w[kPostNorm], tape.inverse_middle, grad_y, grad_out, of_norm);
+  learn_norm(kPostNorm);
+  tape.gate_BTI = tape.up_BTI = tape.middle_BTD = none;
+
+  at::Tensor grad_middle_nD = grad_middle.view({n, D});
+  at::Tensor grad_mixed = at::mm(grad_middle_nD, w[kO]).view(tape.mixed_BTNH.sizes());
+  learn(kO, kOBias, grad_middle_nD, tape.mixed_BTNH.view({n, -1}));
+  kernels::AttentionGradients attention =
+      kernels::AttentionBackward(tape.q_BNTH, tape.k_BKTH, tape.v_BKTH, batch.attention[batch.attention_of_layer[layer]].visible, ScoreScale(config_),
+                                 tape.log_sums, grad_mixed);
+  at::Tensor grad_q = kernels::RotateBackward(attention.q_BNTH, batch.cos_b1TH, batch.sin_b1TH);
+  at::Tensor grad_k = kernels::RotateBackward(attention.k_BKTH, batch.cos_b1TH, batch.sin_b1TH);
+  at::Tensor grad_v = attention.v_BKTH.transpose(1, 2).reshape({n, -1});
+  if (config_.qk_norm) {
+    grad_q = kernels::RmsNormBackward(tape.q_BTNH, w[kQNorm], tape.inverse_q, grad_q, none, of_norm);
+    learn_norm(kQNorm);
+    grad_k = kernels::RmsNormBackward(tape.k_BTKH, w[kKNorm], tape.inverse_k, grad_k, none, of_norm);
+    learn_norm(kKNorm);
   }
-  tape.output.backward(grad_out_BTD);
-  for (size_t slot = 0; slot < kSlots; ++slot) {
-    const at::Tensor& leaf = tape.leaves[slot];
-    if (leaf.defined() && !leaf.grad().is_same(grads[slot])) grads[slot].add_(leaf.grad());
-  }
-  return tape.input.grad();
+  grad_q = grad_q.view({n, -1});
+  grad_k = grad_k.view({n, -1});
+  at::Tensor x = kernels::RmsNorm(tape.input_BTD, w[kInputNorm], config_.rms_norm_eps, tape.inverse_input).view({n, D});
+  learn(kQ, kQBias, grad_q, x);
+  learn(kK, kKBias, grad_k, x);
+  learn(kV, kVBias, grad_v, x);
+  at::Tensor grad_x = at::mm(grad_q, w[kQ]).addmm_(grad_k, w[kK]).addmm_(grad_v, w[kV]);
+  at::Tensor grad_input = kernels::RmsNormBackward(tape.input_BTD, w[kInputNorm], tape.inverse_input, grad_x, grad_middle, of_norm);
+  learn_norm(kInputNorm);
+  return grad_input;
 }
 
 at::Tensor Network::LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
                                   const at::Tensor& grad_out_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const {
-  return Backward(*RecordLayer(layer, flat, hidden_BTD, batch), layer, grad_out_BTD, grad_flat);
+  LayerTape tape{.weights = LayerViews(layer, flat), .batch = &batch};
+  RunLayer(layer, hidden_BTD, tape);   // without its last product, which the backward does not need
+  return Backward(tape, layer, grad_out_BTD, grad_flat);
 }
 
 LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD,
@@ -392,7 +468,7 @@ LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, 
   LossSum sum{.targets = batch.targets_n.size(0)};
   at::ScalarType type = hidden_BTD.scalar_type();
   at::Tensor norm = View(head_unit(), "model.norm.weight", head_flat);
-  at::Tensor hidden = hidden_BTD.reshape({-1, config_.hidden_size});
+  at::Tensor hidden = hidden_BTD.contiguous().view({-1, config_.hidden_size});
   bool every = sum.targets == hidden.size(0);
   at::Tensor chosen = every ? hidden : hidden.index_select(0, batch.target_index_n);
   at::Tensor grad_chosen, grad_norm, grad_matrix;
@@ -408,23 +484,15 @@ LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, 
   at::Tensor grad_norm_sum = gradients != nullptr ? at::zeros({config_.hidden_size}, at::kFloat) : at::Tensor();
   for (int64_t begin = 0; begin < sum.targets; begin += chunk) {
     int64_t n = std::min(chunk, sum.targets - begin);
-    at::Tensor x = chosen.narrow(0, begin, n).to(at::kFloat);
-    at::Tensor inverse = at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + config_.rms_norm_eps);
-    at::Tensor normed = x * inverse;
-    at::Tensor y = normed.to(type) * norm;
-    at::Tensor logits = at::mm(y, matrix_VD.t()).to(at::kFloat);
-    at::Tensor targets = batch.targets_n.narrow(0, begin, n).unsqueeze(1);
-    at::Tensor log_total = at::logsumexp(logits, {1}, /*keepdim=*/true);
-    sum.nll += (log_total - logits.gather(1, targets)).sum(at::kDouble).item<double>();
+    at::Tensor x = chosen.narrow(0, begin, n), inverse;
+    at::Tensor y = kernels::RmsNorm(x, norm, config_.rms_norm_eps, inverse);
+    at::Tensor logits = at::mm(y, matrix_VD.t());
+    sum.nll += kernels::CrossEntropy(logits, batch.targets_n.narrow(0, begin, n), gradients == nullptr ? 0.0 : gradients->scale);
     if (gradients == nullptr) continue;
-    at::Tensor grad_logits = logits.sub_(log_total).exp_();
-    grad_logits.scatter_add_(1, targets, at::full({n, 1}, -1.0f));
-    grad_logits = grad_logits.mul_(gradients->scale).to(type);
-    AddProduct(grad_matrix, grad_logits, y);
-    at::Tensor grad_y = at::mm(grad_logits, matrix_VD).to(at::kFloat);
-    grad_norm_sum.add_((grad_y * normed).sum(0));
-    at::Tensor g = grad_y * norm;
-    grad_chosen.narrow(0, begin, n).copy_(inverse * (g - normed * (g * normed).mean(-1, /*keepdim=*/true)));
+    AddProduct(grad_matrix, logits, y);
+    at::Tensor of_norm;
+    grad_chosen.narrow(0, begin, n).copy_(kernels::RmsNormBackward(x, norm, inverse, at::mm(logits, matrix_VD), {}, of_norm));
+    grad_norm_sum.add_(of_norm);
   }
   if (gradients != nullptr) {
     if (wide) gradients->matrix_VD.add_(grad_matrix.to(type));

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "train/config/model_config.h"
 #include "train/data/batches.h"
+#include "train/model/kernels.h"
 #include "train/model/layout.h"
 
 namespace argosy::train {
@@ -31,9 +32,9 @@ struct PreparedBatch {
   at::Tensor sin_b1TH;
   struct Attention {
     int64_t window = 0;
-    bool causal = true;      // plain causal attention: no mask needed
-    bool eager = false;      // some token sees nothing: only eager attention gives what transformers gives there
-    at::Tensor mask_b1TT;    // added to the scores
+    kernels::Visible visible;   // of a batch without a cache
+    bool causal = true;         // of a continuation of a cache: plain causal attention, or with a mask that is added to the scores
+    at::Tensor mask_b1TT;
   };
   std::vector<Attention> attention;      // one per different window
   std::vector<size_t> attention_of_layer;
@@ -81,6 +82,7 @@ class Network {
   int64_t layers() const { return config_.num_hidden_layers; }
   size_t head_unit() const { return layout_.units.size() - 1; }
 
+  // The segments of a row must each be one run of tokens, and so must all that is no padding.
   absl::StatusOr<PreparedBatch> Prepare(const MicroBatch& batch, at::ScalarType type) const;
   // One row of ids from its beginning, without targets: a prompt, of the row `cache_row`.
   absl::StatusOr<PreparedBatch> PrepareRow(std::span<const int32_t> ids, at::ScalarType type, int64_t cache_row = 0) const;
@@ -97,11 +99,11 @@ class Network {
 
   at::Tensor Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                    const KvCache* cache = nullptr) const;
-  // The same, remembering what Backward needs; `flat` must keep its values until then.
+  // The same, remembering what Backward needs; `flat` must keep its values until then, and `batch` must live.
   std::shared_ptr<LayerTape> RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
                                          const PreparedBatch& batch) const;
   static at::Tensor OutputOf(const LayerTape& tape);
-  // Returns the gradient of the layer's input and adds the weights' to `grad_flat`. Once for each tape.
+  // Returns the gradient of the layer's input and adds the weights' to `grad_flat`. Once for each tape, which is used up.
   at::Tensor Backward(LayerTape& tape, int64_t layer, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const;
   // Computes the layer again from its input, then backward.
   at::Tensor LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const at::Tensor& grad_out_BTD,
@@ -122,13 +124,16 @@ class Network {
   using LayerTensors = std::array<at::Tensor, kSlots>;
 
   LayerTensors LayerViews(int64_t layer, const at::Tensor& flat) const;
-  at::Tensor ComputeLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
-                          const KvCache* cache) const;
-  at::Tensor Attend(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH, const PreparedBatch::Attention& attention) const;
+  // Up to the layer's last product, filling in the tape.
+  at::Tensor RunLayer(int64_t layer, const at::Tensor& hidden_BTD, LayerTape& tape) const;
+  at::Tensor Gated(const LayerTape& tape) const;
+  at::Tensor ContinueLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch, const KvCache& cache) const;
+  at::Tensor AttendToCache(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH, const PreparedBatch::Attention& attention) const;
   at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight) const;
   absl::Status CheckIds(std::span<const int32_t> ids) const;
   void SetRotary(PreparedBatch& batch, const at::Tensor& positions_bT, int64_t length, at::ScalarType type) const;
-  void SetMasks(PreparedBatch& batch, const int32_t* segments, at::ScalarType type) const;
+  absl::Status SetVisible(PreparedBatch& batch, const int32_t* segments) const;
+  void SetMasks(PreparedBatch& batch, at::ScalarType type) const;
 
   ModelConfig config_;
   ModelLayout layout_;

@@ -12,7 +12,9 @@ namespace {
 constexpr int64_t kSaveWindow = 256 << 20;
 constexpr int64_t kDirtyPages = 64 << 20;
 // Of network.cc: logits of one chunk of tokens.
-constexpr int64_t kLogitsMax = 1 << 24;
+constexpr int64_t kLogitsMax = 1 << 23;
+// Of kernels.cc: queries that attention computes at a time.
+constexpr int64_t kQueriesOfBlock = 128;
 // Gradients of units on their way to their owners, beside the one that is being computed.
 constexpr int64_t kReducesInFlight = 3;
 
@@ -25,25 +27,32 @@ int64_t ShareOf(int64_t elements, int32_t ranks) {
   return std::min(elements, (grains + ranks - 1) / ranks * kRangeGrain);
 }
 
-// What one layer's forward leaves for its backward (network.cc, ComputeLayer): both norms with their fp32 intermediates, queries, and
-// keys and values as many as queries, attention's output twice, the residual, and four of the gate's width.
+// What one layer's forward leaves for its backward (network.cc, LayerTape): queries, keys and values behind the rotary embedding (and before the
+// heads' norm, where there is one), attention's output, the residual, gate and up; of each token and head a number in fp32. The layer's input is
+// the output of the one before.
 int64_t LayerTape(const ModelConfig& config, int64_t tokens, int64_t size) {
-  return tokens * (16 * config.hidden_size + 2 * config.hidden_size * size + 5 * config.QuerySize() * size +
-                   4 * config.intermediate_size * size);
+  const int64_t heads = config.QuerySize() + config.KeyValueSize();
+  return tokens * size * (config.hidden_size + heads + config.KeyValueSize() + config.QuerySize() + (config.qk_norm ? heads : 0) + 2 * config.intermediate_size) +
+         tokens * 4 * (2 + config.num_attention_heads);
 }
 
-// What a layer's backward has beside its tape: gradients of the gate's width and of the layer's own weights.
-int64_t LayerBackward(const ModelConfig& config, int64_t tokens, int64_t size, int64_t layer_elements, bool own_buffer) {
+// What a layer's backward has beside its tape: two of the gate's width, four of the model's, what attention computes with, and a product of
+// weights on its way to their gradients, or gradients of the layer's own.
+int64_t LayerBackward(const ModelConfig& config, const PlanOptions& options, int64_t size, int64_t layer_elements, bool own_buffer) {
+  const int64_t tokens = options.rows * options.ctx_len;
   int64_t weights = own_buffer ? layer_elements * size : config.hidden_size * config.intermediate_size * size;
-  return tokens * 3 * config.intermediate_size * size + weights;
+  // Attention is computed in fp32: three blocks of scores, queries, keys, values and their gradients.
+  int64_t attention = 3 * options.rows * config.num_attention_heads * std::min(kQueriesOfBlock, options.ctx_len) * options.ctx_len * 4 +
+                      tokens * 4 * (2 * config.QuerySize() + 4 * config.KeyValueSize());
+  return tokens * size * (2 * config.intermediate_size + 4 * config.hidden_size) + attention + weights;
 }
 
 int64_t HeadTransient(const ModelConfig& config, int64_t tokens, int64_t size) {
   int64_t chunk = std::min(std::max<int64_t>(tokens, 64), std::max<int64_t>(64, kLogitsMax / config.vocab_size));
-  int64_t logits = chunk * config.vocab_size * (4 + 4 + size);
-  int64_t rows = 2 * tokens * config.hidden_size * size + 6 * chunk * config.hidden_size * 4;
+  int64_t logits = chunk * config.vocab_size * size;
+  int64_t rows = 2 * tokens * config.hidden_size * size + 4 * chunk * config.hidden_size * size;
   // bf16: the matrix' gradient is summed in fp32 over several chunks.
-  int64_t matrix = size == 2 && tokens > chunk ? config.vocab_size * config.hidden_size * 4 : 0;
+  int64_t matrix = size == 2 && tokens > chunk ? config.vocab_size * config.hidden_size * (4 + size) : 0;
   return logits + rows + matrix;
 }
 
@@ -83,18 +92,17 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
 
   const int64_t tokens = options.rows * options.ctx_len;
   const int64_t hidden = (config.num_hidden_layers + 1) * tokens * config.hidden_size * size;
-  const int64_t mask = options.packed ? options.rows * options.ctx_len * options.ctx_len * (size + 1) : 0;
   const bool keep = !options.recompute && stage < 3;
   const int64_t tape = LayerTape(config, tokens, size);
   const int64_t kept = keep ? tape * config.num_hidden_layers : 0;
   const int64_t backward =
-      LayerBackward(config, tokens, size, layer_elements, options.bf16 && stage <= 1) + (keep ? 0 : tape);
+      LayerBackward(config, options, size, layer_elements, options.bf16 && stage <= 1) + (keep ? 0 : tape);
 
   // The peak is at the head's loss, in a layer's backward, or in the embedding's.
   struct Phase { int64_t gathered, activations; };
   const Phase phases[] = {
-      {gathered_head + working_head, hidden + mask + kept + HeadTransient(config, tokens, size)},
-      {gathered_layer + working_layer, hidden + mask + kept + backward},
+      {gathered_head + working_head, hidden + kept + HeadTransient(config, tokens, size)},
+      {gathered_layer + working_layer, hidden + kept + backward},
       {working_embedding, tokens * config.hidden_size * (size + 4)},
   };
   const Phase& peak = *std::max_element(std::begin(phases), std::end(phases), [](const Phase& a, const Phase& b) {

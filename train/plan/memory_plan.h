@@ -21,7 +21,6 @@ struct PlanOptions {
   bool recompute = true;          // of layers in their backward; stage 3 does so in any case
   int64_t rows = 1;               // of a rank's micro-batch
   int64_t ctx_len = 512;
-  bool packed = true;             // attention within samples needs a mask
   DType save_dtype = DType::kBF16;
   bool save_state = true;
 };

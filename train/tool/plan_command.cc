@@ -14,7 +14,6 @@ struct PlanFlags {
   std::string model;
   PlanOptions options;
   std::string precision = "bf16";
-  bool pack = true;
   double node_memory_gb = 0;
 };
 
@@ -49,7 +48,6 @@ absl::Status Plan(const PlanFlags& flags) {
   ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelOf(flags.model));
   PlanOptions options = flags.options;
   options.bf16 = flags.precision == "bf16";
-  options.packed = flags.pack;
   options.save_dtype = options.bf16 ? DType::kBF16 : DType::kF32;
   const auto node_bytes = static_cast<int64_t>(flags.node_memory_gb * 1e9);
   fmt::print("model:     {}: {} parameters, {} layers of width {}, vocabulary {}\n", flags.model, config.ParameterCount(),
@@ -104,7 +102,6 @@ void AddPlanCommand(CLI::App& app) {
   plan->add_option("--ctx-len", flags->options.ctx_len, "Tokens of a row")->capture_default_str();
   plan->add_option("--zero-stage", flags->options.zero_stage, "For the advice: the stage that the run would use")->capture_default_str();
   plan->add_option("--mx", flags->precision, "no (fp32) or bf16")->capture_default_str();
-  plan->add_flag("--pack,!--no-pack", flags->pack, "Several samples in a row (default)");
   plan->add_option("--node-memory", flags->node_memory_gb, "GB of a node: says what fits");
   plan->callback([flags] { MustSucceed(Plan(*flags)); });
 }

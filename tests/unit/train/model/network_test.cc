@@ -1,9 +1,11 @@
 #include "train/model/network.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
+#include <functional>
 #include <iostream>
 #include <map>
 
@@ -12,7 +14,9 @@
 #include "tests/unit/train/model/tiny_assets.h"
 #include "tests/unit/train/model/unit_pass.h"
 #include "train/checkpoint/safetensors.h"
+#include "train/model/kernels.h"
 #include "train/model/model.h"
+#include "train/model/row_kernels.h"
 #include "train/model/weight_source.h"
 
 namespace argosy::train {
@@ -168,6 +172,157 @@ TEST_CASE("Network: samples packed into one row give what each gives alone, and 
   }
 }
 
+// A gradient by autograd in float64 of sum(formula(inputs) * grad_out): what the kernels are held to.
+std::vector<at::Tensor> Oracle(std::vector<at::Tensor> inputs, const at::Tensor& grad_out, const std::function<at::Tensor(const std::vector<at::Tensor>&)>& formula,
+                               at::Tensor& out) {
+  at::AutoGradMode recording(true);
+  for (at::Tensor& input : inputs) input = input.detach().to(at::kDouble).clone().requires_grad_(true);
+  at::Tensor result = formula(inputs);
+  result.backward(grad_out.to(at::kDouble));
+  out = result.detach();
+  std::vector<at::Tensor> grads;
+  for (const at::Tensor& input : inputs) grads.push_back(input.grad());
+  return grads;
+}
+
+double Gap(const at::Tensor& got, const at::Tensor& want) {
+  return (got.to(at::kDouble) - want).norm().item<double>() / std::max(want.norm().item<double>(), 1e-30);
+}
+
+struct Precision {
+  at::ScalarType type;
+  double gap;
+};
+constexpr Precision kPrecisions[] = {{at::kFloat, 2e-6}, {at::kBFloat16, 8e-3}};
+
+at::Tensor Normal(at::IntArrayRef shape, at::ScalarType type, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator).to(type);
+}
+
+TEST_CASE("Kernels: exp is right to a few units in the last place, also where it underflows") {
+  for (float x = -87.0f; x < 88.3f; x += 0.00731f) {
+    double want = std::exp(static_cast<double>(x));
+    REQUIRE(std::abs(rows::Exp(x) - want) <= 2.5e-7 * want);
+  }
+  CHECK(rows::Exp(-1000.0f) < 1e-37f);
+  CHECK(std::isfinite(rows::Exp(1000.0f)));
+  CHECK(rows::Exp(0.0f) == 1.0f);
+  CHECK(std::isnan(rows::Exp(std::nanf(""))));
+}
+
+TEST_CASE("Kernels: norms, rotary embedding and SwiGLU are the formula in float64, forward and backward, for odd widths too") {
+  at::NoGradGuard no_grad;
+  for (Precision precision : kPrecisions) {
+    for (int64_t width : {8, 10, 96, 577}) {
+      INFO(c10::toString(precision.type) << ", width " << width);
+      at::Tensor x = Normal({3, 47, width}, precision.type, 1), w = Normal({width}, precision.type, 2), g = Normal({3, 47, width}, precision.type, 3),
+                 add = Normal({3, 47, width}, precision.type, 4), inverse, want;
+      auto norm = [](const std::vector<at::Tensor>& in) { return in[0] * at::rsqrt(in[0].square().mean(-1, true) + 1e-5) * in[1]; };
+      std::vector<at::Tensor> grads = Oracle({x, w}, g, norm, want);
+      CHECK(Gap(kernels::RmsNorm(x, w, 1e-5, inverse), want) < precision.gap);
+      at::Tensor grad_w;
+      CHECK(Gap(kernels::RmsNormBackward(x, w, inverse, g, add, grad_w), grads[0] + add.to(at::kDouble)) < precision.gap);
+      CHECK(Gap(grad_w, grads[1]) < precision.gap);
+
+      grads = Oracle({x, add}, g, [](const std::vector<at::Tensor>& in) { return at::silu(in[0]) * in[1]; }, want);
+      CHECK(Gap(kernels::SwiGlu(x, add), want) < precision.gap);
+      at::Tensor gate = x.clone(), up = add.clone();
+      CHECK(Gap(kernels::SwiGluBackward(gate, up, g), want) < precision.gap);
+      CHECK(Gap(gate, grads[0]) < precision.gap);
+      CHECK(Gap(up, grads[1]) < precision.gap);
+    }
+    for (int64_t angle_rows : {1, 2}) {
+      const int64_t B = 2, T = 33, N = 3, H = 10;
+      at::Tensor angles = Normal({angle_rows, 1, T, H / 2}, at::kDouble, 5), both = at::cat({angles, angles}, -1);
+      at::Tensor cos = both.cos().to(precision.type), sin = both.sin().to(precision.type), x = Normal({B, T, N, H}, precision.type, 6),
+                 g = Normal({B, N, T, H}, precision.type, 7), want;
+      auto rotate = [&](const std::vector<at::Tensor>& in) {
+        at::Tensor turned = in[0].transpose(1, 2), half = at::cat({turned.narrow(-1, H / 2, H / 2).neg(), turned.narrow(-1, 0, H / 2)}, -1);
+        return turned * cos.to(at::kDouble) + half * sin.to(at::kDouble);
+      };
+      std::vector<at::Tensor> grads = Oracle({x}, g, rotate, want);
+      CHECK(Gap(kernels::Rotate(x, cos, sin), want) < precision.gap);
+      CHECK(Gap(kernels::RotateBackward(g, cos, sin), grads[0]) < precision.gap);
+    }
+  }
+}
+
+TEST_CASE("Kernels: attention with segments, windows, shared key heads and tokens that see nothing is softmax attention in float64, across blocks") {
+  at::NoGradGuard no_grad;
+  const int64_t B = 2, H = 12;
+  for (Precision precision : kPrecisions) {
+    for (auto [N, K] : {std::pair<int64_t, int64_t>{4, 4}, {6, 2}, {3, 1}}) {
+      for (int64_t T : {5, 128, 300}) {
+        for (int64_t window : {0, 70}) {
+          // Row 0: samples of 1, 2, 4, ... tokens; row 1: padding on the left, whose tokens see nothing.
+          kernels::Visible visible{.rows = B};
+          for (int64_t t = 0, begin = 0, length = 1; t < T; ++t) {
+            if (t == begin + length) begin = t, length *= 2;
+            visible.first.push_back(static_cast<int32_t>(std::max(begin, window > 0 ? t - window + 1 : 0)));
+            visible.end.push_back(static_cast<int32_t>(t + 1));
+          }
+          const int64_t padding = T / 3;
+          for (int64_t t = 0; t < T; ++t) {
+            visible.first.push_back(static_cast<int32_t>(t < padding ? 0 : std::max(padding, window > 0 ? t - window + 1 : 0)));
+            visible.end.push_back(static_cast<int32_t>(t < padding ? 0 : t + 1));
+          }
+          at::Tensor hidden = at::full({B, 1, T, T}, -1e30, at::kDouble);
+          for (int64_t i = 0; i < B * T; ++i) {
+            hidden.select(0, i / T).select(0, 0).select(0, i % T).narrow(0, visible.first[i], visible.end[i] - visible.first[i]).zero_();
+          }
+          at::Tensor q = Normal({B, N, T, H}, precision.type, 1), k = Normal({B, K, T, H}, precision.type, 2), v = Normal({B, K, T, H}, precision.type, 3),
+                     g = Normal({B, T, N, H}, precision.type, 4), want, log_sums;
+          auto attend = [&](const std::vector<at::Tensor>& in) {
+            auto repeat = [&](const at::Tensor& x) { return x.unsqueeze(2).expand({B, K, N / K, T, H}).reshape({B, N, T, H}); };
+            return at::matmul(at::softmax(at::matmul(in[0], repeat(in[1]).transpose(2, 3)) * 0.3 + hidden, -1), repeat(in[2])).transpose(1, 2);
+          };
+          std::vector<at::Tensor> grads = Oracle({q, k, v}, g, attend, want);
+          INFO(c10::toString(precision.type) << ", " << N << " heads on " << K << ", " << T << " tokens, window " << window);
+          at::Tensor out = kernels::Attention(q, k, v, visible, 0.3, log_sums);
+          CHECK(Gap(out, want) < precision.gap);
+          kernels::AttentionGradients got = kernels::AttentionBackward(q, k, v, visible, 0.3, log_sums, g);
+          CHECK(Gap(got.q_BNTH, grads[0]) < 2 * precision.gap);
+          CHECK(Gap(got.k_BKTH, grads[1]) < 2 * precision.gap);
+          CHECK(Gap(got.v_BKTH, grads[2]) < 2 * precision.gap);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Kernels: cross-entropy and its gradient are log-softmax's in float64, for scores of any size") {
+  at::NoGradGuard no_grad;
+  for (Precision precision : kPrecisions) {
+    for (double size : {1.0, 60.0}) {
+      at::Tensor logits = (Normal({37, 1003}, at::kFloat, 1) * size).to(precision.type), targets = at::randint(1003, {37}, at::kLong), want;
+      std::vector<at::Tensor> grads = Oracle({logits}, at::full({}, 0.25, at::kDouble), [&](const std::vector<at::Tensor>& in) {
+        return at::log_softmax(in[0], -1).gather(1, targets.unsqueeze(1)).sum().neg();
+      }, want);
+      at::Tensor kept = logits.clone();
+      double nll = kernels::CrossEntropy(kept, targets, 0.0);
+      CHECK(nll == Approx(want.item<double>()).epsilon(1e-6));
+      CHECK(at::equal(kept, logits));
+      CHECK(kernels::CrossEntropy(kept, targets, 0.25) == nll);
+      CHECK(Gap(kept, grads[0]) < precision.gap);
+    }
+  }
+}
+
+TEST_CASE("Network: segments that are not runs are refused") {
+  Network network(SmallConfig());
+  auto prepare = [&](std::vector<int32_t> segments) {
+    const auto tokens = static_cast<int32_t>(segments.size());
+    MicroBatch batch{.rows = 1, .ctx = tokens, .input_ids = std::vector<int32_t>(segments.size(), 5), .targets = std::vector<int32_t>(segments.size(), -100),
+                     .positions = std::vector<int32_t>(segments.size(), 0), .segments = std::move(segments)};
+    return network.Prepare(batch, at::kFloat).status();
+  };
+  CHECK(prepare({-1, 0, 0, 1}).ok());
+  CHECK(prepare({0, 1, 1, -1, -1}).ok());
+  CHECK(Message(prepare({0, 1, 0})).find("segment 0 in several places") != std::string::npos);
+  CHECK_FALSE(prepare({0, -1, 1}).ok());
+}
+
 TEST_CASE("Network: a batch without targets has no loss and no gradient") {
   Network network(SmallConfig());
   auto flats = LoadFlats(network, *RandomWeights(network.config(), 3), at::kFloat);
@@ -179,7 +334,7 @@ TEST_CASE("Network: a batch without targets has no loss and no gradient") {
 }
 
 TEST_CASE("Network: the chunked loss equals the whole one") {
-  // 70,000 words make chunks of 239 tokens.
+  // 70,000 words make chunks of 119 tokens.
   Network network(Value(ModelConfig::Make({.vocab_size = 70000, .hidden_size = 16, .intermediate_size = 16, .num_hidden_layers = 1,
                                            .num_attention_heads = 2, .num_key_value_heads = 2, .max_position_embeddings = 512})));
   auto flats = LoadFlats(network, *RandomWeights(network.config(), 4), at::kFloat);

@@ -1,0 +1,241 @@
+#include "train/model/kernels.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "runtime/base/status.h"
+#include "train/model/row_kernels.h"
+
+namespace argosy::train::kernels {
+namespace {
+
+constexpr int64_t kGrain = 1 << 15;          // elements of a part that is worth a thread
+constexpr int64_t kQueriesOfBlock = 128;
+constexpr int64_t kRowsOfPart = 64;          // rows whose gradients of a weight are summed before the others'
+
+const float* Data(const at::Tensor& x, float) { return x.const_data_ptr<float>(); }
+const rows::Bf16* Data(const at::Tensor& x, rows::Bf16) { return reinterpret_cast<const rows::Bf16*>(x.const_data_ptr()); }
+float* MutableData(const at::Tensor& x, float) { return x.data_ptr<float>(); }
+rows::Bf16* MutableData(const at::Tensor& x, rows::Bf16) { return reinterpret_cast<rows::Bf16*>(x.data_ptr()); }
+
+// Calls work(T{}) with the tensor's element type.
+template <class F>
+void OfType(const at::Tensor& x, F work) {
+  if (x.scalar_type() == at::kFloat) work(float{});
+  else if (x.scalar_type() == at::kBFloat16) work(rows::Bf16{});
+  else ARGOSY_CHECK(false, "kernels of fp32 and bf16 got {}", c10::toString(x.scalar_type()));
+}
+
+void ForRows(int64_t count, int64_t width, const std::function<void(int64_t, int64_t)>& work) {
+  at::parallel_for(0, count, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width)), work);
+}
+
+// The block's queries of all heads that share a key head, and the keys that some of them see.
+struct Block {
+  int64_t begin, queries, first_key, keys;
+};
+std::vector<Block> Blocks(const Visible& visible, int64_t tokens) {
+  std::vector<Block> blocks;
+  for (int64_t begin = 0; begin < tokens; begin += kQueriesOfBlock) {
+    int64_t queries = std::min(kQueriesOfBlock, tokens - begin), first = tokens, end = 0;
+    for (int64_t row = 0; row < visible.rows; ++row) {
+      for (int64_t t = begin; t < begin + queries; ++t) {
+        bool none = visible.first[row * tokens + t] == visible.end[row * tokens + t];
+        first = none ? 0 : std::min<int64_t>(first, visible.first[row * tokens + t]);
+        end = none ? tokens : std::max<int64_t>(end, visible.end[row * tokens + t]);
+      }
+    }
+    blocks.push_back({begin, queries, first, end - first});
+  }
+  return blocks;
+}
+
+// One block of one call: its tensors as batches of matrices, a matrix for each key head.
+struct Shape {
+  int64_t B, N, K, T, H, times;
+  Shape(const at::Tensor& q, const at::Tensor& k) : B(q.size(0)), N(q.size(1)), K(k.size(1)), T(q.size(2)), H(q.size(3)), times(N / K) {}
+
+  at::Tensor Queries(const at::Tensor& x_BNTH, const Block& block) const {
+    return x_BNTH.view({B, K, times, T, H}).narrow(3, block.begin, block.queries).reshape({B * K, times * block.queries, H});
+  }
+  at::Tensor QueriesOf(const at::Tensor& x_BTNH, const Block& block) const { return PlaceOf(x_BTNH, block).reshape({B * K, times * block.queries, H}); }
+  at::Tensor PlaceOf(const at::Tensor& x_BTNH, const Block& block) const {
+    return x_BTNH.view({B, T, K, times, H}).narrow(1, block.begin, block.queries).permute({0, 2, 3, 1, 4});
+  }
+  at::Tensor Keys(const at::Tensor& x_BKTH, const Block& block) const { return x_BKTH.view({B * K, T, H}).narrow(1, block.first_key, block.keys); }
+
+  // Calls row(index into scores' rows, index into [B, N, T], first key, end key within the block's keys).
+  template <class F>
+  void EachRow(const Visible& visible, const Block& block, F row) const {
+    const int64_t of_head = times * block.queries;
+    ForRows(B * K * of_head, 4 * block.keys, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t b = i / of_head / K, head = i / of_head % K * times + i % of_head / block.queries, t = block.begin + i % block.queries;
+        int64_t at = (visible.rows == 1 ? 0 : b) * T + t;
+        row(i, (b * N + head) * T + t, visible.first[at] - block.first_key, visible.end[at] - block.first_key);
+      }
+    });
+  }
+};
+
+}  // namespace
+
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& inverse) {
+  const int64_t width = x.size(-1), count = width == 0 ? 0 : x.numel() / width;
+  at::Tensor y = at::empty_like(x);
+  inverse = at::empty({count}, at::kFloat);
+  OfType(x, [&](auto type) {
+    auto *in = Data(x, type), *w = Data(weight, type);
+    auto* out = MutableData(y, type);
+    float* scales = inverse.data_ptr<float>();
+    ForRows(count, width, [&](int64_t begin, int64_t end) {
+      rows::RmsNorm(in + begin * width, w, end - begin, width, static_cast<float>(eps), out + begin * width, scales + begin);
+    });
+  });
+  return y;
+}
+
+at::Tensor RmsNormBackward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse, const at::Tensor& grad_y, const at::Tensor& add,
+                           at::Tensor& grad_weight) {
+  const int64_t width = x.size(-1), count = width == 0 ? 0 : x.numel() / width;
+  const int64_t parts = (count + kRowsOfPart - 1) / kRowsOfPart;
+  at::Tensor grad_x = at::empty_like(x), sums = at::zeros({parts, width}, at::kFloat);
+  OfType(x, [&](auto type) {
+    auto *in = Data(x, type), *w = Data(weight, type), *g = Data(grad_y, type), *more = add.defined() ? Data(add, type) : nullptr;
+    auto* out = MutableData(grad_x, type);
+    const float* scales = inverse.const_data_ptr<float>();
+    float* sum = sums.data_ptr<float>();
+    ForRows(parts, kRowsOfPart * width, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        const int64_t row = part * kRowsOfPart, at = row * width;
+        rows::RmsNormBackward(in + at, w, scales + row, g + at, more == nullptr ? nullptr : more + at, std::min(kRowsOfPart, count - row), width, out + at,
+                              sum + part * width);
+      }
+    });
+  });
+  grad_weight = sums.sum(0);
+  return grad_x;
+}
+
+namespace {
+
+at::Tensor RotateTo(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t B, int64_t T, int64_t N, float direction, at::Tensor y) {
+  const int64_t H = x.size(3);
+  const bool by_token = direction > 0;   // x is [B, T, N, H], y is [B, N, T, H]; else the other way round
+  OfType(x, [&](auto type) {
+    auto *in = Data(x, type), *c = Data(cos, type), *s = Data(sin, type);
+    auto* out = MutableData(y, type);
+    ForRows(B * T, N * H, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t b = i / T, t = i % T, angle = ((cos.size(0) == 1 ? 0 : b) * T + t) * H;
+        const int64_t tokens_first = i * N * H, heads_first = (b * N * T + t) * H;
+        rows::Rotate(in + (by_token ? tokens_first : heads_first), by_token ? H : T * H, c + angle, s + angle, N, H, direction,
+                     out + (by_token ? heads_first : tokens_first), by_token ? T * H : H);
+      }
+    });
+  });
+  return y;
+}
+
+}  // namespace
+
+at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t B = x.size(0), T = x.size(1), N = x.size(2);
+  return RotateTo(x, cos, sin, B, T, N, 1.0f, at::empty({B, N, T, x.size(3)}, x.options()));
+}
+
+at::Tensor RotateBackward(const at::Tensor& grad, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t B = grad.size(0), N = grad.size(1), T = grad.size(2);
+  return RotateTo(grad, cos, sin, B, T, N, -1.0f, at::empty({B, T, N, grad.size(3)}, grad.options()));
+}
+
+at::Tensor Attention(const at::Tensor& given_q, const at::Tensor& given_k, const at::Tensor& given_v, const Visible& visible, double scale,
+                     at::Tensor& log_sums) {
+  const at::Tensor q = given_q.to(at::kFloat), k = given_k.to(at::kFloat), v = given_v.to(at::kFloat);
+  const Shape s(q, k);
+  at::Tensor out = at::empty({s.B, s.T, s.N, s.H}, given_q.options());
+  log_sums = at::empty({s.B, s.N, s.T}, at::kFloat);
+  float* logs = log_sums.data_ptr<float>();
+  for (const Block& block : Blocks(visible, s.T)) {
+    at::Tensor weights = at::bmm(s.Queries(q, block), s.Keys(k, block).transpose(1, 2));
+    OfType(weights, [&](auto type) {
+      auto* scores = MutableData(weights, type);
+      s.EachRow(visible, block, [&](int64_t row, int64_t at, int64_t first, int64_t end) {
+        logs[at] = rows::Softmax(scores + row * block.keys, block.keys, first, end, static_cast<float>(scale));
+      });
+    });
+    s.PlaceOf(out, block).copy_(at::bmm(weights, s.Keys(v, block)).view({s.B, s.K, s.times, block.queries, s.H}));
+  }
+  return out;
+}
+
+AttentionGradients AttentionBackward(const at::Tensor& given_q, const at::Tensor& given_k, const at::Tensor& given_v, const Visible& visible, double scale,
+                                     const at::Tensor& log_sums, const at::Tensor& given_grad_out) {
+  const at::Tensor q = given_q.to(at::kFloat), k = given_k.to(at::kFloat), v = given_v.to(at::kFloat), grad_out = given_grad_out.to(at::kFloat);
+  const Shape s(q, k);
+  AttentionGradients grads{.q_BNTH = at::empty_like(given_q)};
+  at::Tensor grad_k = at::zeros({s.B * s.K, s.T, s.H}, at::kFloat), grad_v = at::zeros_like(grad_k);
+  const float* logs = log_sums.const_data_ptr<float>();
+  for (const Block& block : Blocks(visible, s.T)) {
+    at::Tensor queries = s.Queries(q, block), keys = s.Keys(k, block), grad = s.QueriesOf(grad_out, block);
+    at::Tensor scores = at::bmm(queries, keys.transpose(1, 2)), weights = at::empty_like(scores);
+    at::Tensor grad_scores = at::bmm(grad, s.Keys(v, block).transpose(1, 2));
+    OfType(scores, [&](auto type) {
+      auto* from = Data(scores, type);
+      auto *w = MutableData(weights, type), *d = MutableData(grad_scores, type);
+      s.EachRow(visible, block, [&](int64_t row, int64_t at, int64_t first, int64_t end) {
+        const int64_t begin = row * block.keys;
+        rows::SoftmaxAgain(from + begin, block.keys, first, end, static_cast<float>(scale), logs[at], w + begin);
+        rows::SoftmaxBackward(from + begin, block.keys, first, end, static_cast<float>(scale), logs[at], d + begin);
+      });
+    });
+    s.Keys(grad_v, block).add_(at::bmm(weights.transpose(1, 2), grad));
+    grads.q_BNTH.view({s.B, s.K, s.times, s.T, s.H}).narrow(3, block.begin, block.queries)
+        .copy_(at::bmm(grad_scores, keys).view({s.B, s.K, s.times, block.queries, s.H}));
+    s.Keys(grad_k, block).add_(at::bmm(grad_scores.transpose(1, 2), queries));
+  }
+  grads.k_BKTH = grad_k.to(given_q.scalar_type()).view({s.B, s.K, s.T, s.H});
+  grads.v_BKTH = grad_v.to(given_q.scalar_type()).view({s.B, s.K, s.T, s.H});
+  return grads;
+}
+
+at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) {
+  at::Tensor out = at::empty_like(gate);
+  OfType(gate, [&](auto type) {
+    auto *g = Data(gate, type), *u = Data(up, type);
+    auto* o = MutableData(out, type);
+    at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) { rows::SwiGlu(g + begin, u + begin, end - begin, o + begin); });
+  });
+  return out;
+}
+
+at::Tensor SwiGluBackward(at::Tensor& gate, at::Tensor& up, const at::Tensor& grad_out) {
+  at::Tensor out = at::empty_like(gate);
+  OfType(gate, [&](auto type) {
+    auto *g = MutableData(gate, type), *u = MutableData(up, type), *o = MutableData(out, type);
+    auto* d = Data(grad_out, type);
+    at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      rows::SwiGluBackward(g + begin, u + begin, d + begin, end - begin, o + begin);
+    });
+  });
+  return out;
+}
+
+double CrossEntropy(at::Tensor& logits, const at::Tensor& targets_n, double scale) {
+  const int64_t tokens = logits.size(0), vocabulary = logits.size(1);
+  std::vector<double> nll(static_cast<size_t>(tokens));
+  const int64_t* targets = targets_n.const_data_ptr<int64_t>();
+  OfType(logits, [&](auto type) {
+    auto* data = MutableData(logits, type);
+    ForRows(tokens, 4 * vocabulary, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) nll[i] = rows::CrossEntropy(data + i * vocabulary, vocabulary, targets[i], static_cast<float>(scale));
+    });
+  });
+  double sum = 0;
+  for (double one : nll) sum += one;
+  return sum;
+}
+
+}  // namespace argosy::train::kernels

@@ -1,0 +1,244 @@
+#include "train/model/row_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+// One build of each loop for the vector widths of x86-64, chosen at start; elsewhere the compiler's own width.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define ARGOSY_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ARGOSY_VECTOR_CLONES
+#endif
+// Inlined into each clone.
+#define ARGOSY_INLINE [[gnu::always_inline]] inline
+
+namespace argosy::train::rows {
+namespace {
+
+ARGOSY_INLINE float Load(float x) { return x; }
+ARGOSY_INLINE float Load(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+ARGOSY_INLINE void Store(float& to, float x) { to = x; }
+ARGOSY_INLINE void Store(Bf16& to, float x) {
+  uint32_t bits = std::bit_cast<uint32_t>(x);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  to.bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+}
+template <class T>
+ARGOSY_INLINE float Rounded(float x) {
+  T value;
+  Store(value, x);
+  return Load(value);
+}
+
+ARGOSY_INLINE float ExpInline(float x) {
+  // Cody and Waite: x = n ln 2 + r, |r| <= ln 2 / 2; the polynomial is Cephes' expf.
+  x = -87.3f > x ? -87.3f : x;
+  x = 88.37f < x ? 88.37f : x;   // 2^n is finite up to here
+  constexpr float kMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds to an integer
+  float shifted = x * 1.44269504088896341f + kMagic;
+  float n = shifted - kMagic;
+  float r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  uint32_t exponent = (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kMagic) + 127u) << 23;
+  return p * std::bit_cast<float>(exponent);
+}
+
+// Sums by lane, so that the order does not depend on the width of the machine's vectors.
+constexpr int kLanes = 16;
+template <class F>
+ARGOSY_INLINE float SumOf(int64_t n, F value) {
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += value(i + lane);
+  }
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += value(i);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+// By integers that are ordered as the floats are: unlike a maximum of floats, which is to pass over NaN, compilers make vector instructions of it.
+template <class T>
+ARGOSY_INLINE float MaxOf(const T* __restrict x, int64_t n) {
+  auto ordered = [=](int64_t i) {
+    auto bits = std::bit_cast<int32_t>(Load(x[i]));
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+  };
+  int32_t most = std::bit_cast<int32_t>(-INFINITY) ^ 0x7fffffff;
+  for (int64_t i = 0; i < n; ++i) most = ordered(i) > most ? ordered(i) : most;
+  return std::bit_cast<float>(most ^ ((most >> 31) & 0x7fffffff));
+}
+
+template <class T>
+ARGOSY_INLINE void RmsNormRows(const T* __restrict x, const T* __restrict weight, int64_t rows, int64_t width, float eps, T* __restrict y, float* __restrict inverse) {
+  for (int64_t row = 0; row < rows; ++row, x += width, y += width) {
+    float squares = SumOf(width, [x](int64_t i) { return Load(x[i]) * Load(x[i]); });
+    float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+    inverse[row] = scale;
+    for (int64_t i = 0; i < width; ++i) Store(y[i], Rounded<T>(Load(x[i]) * scale) * Load(weight[i]));
+  }
+}
+
+template <class T>
+ARGOSY_INLINE void RmsNormBackwardRows(const T* __restrict x, const T* __restrict weight, const float* __restrict inverse, const T* __restrict grad_y, const T* __restrict add, int64_t rows, int64_t width, T* __restrict grad_x,
+                                       float* __restrict grad_weight) {
+  for (int64_t row = 0; row < rows; ++row, x += width, grad_y += width, grad_x += width) {
+    const float scale = inverse[row];
+    float dot = SumOf(width, [=](int64_t i) { return Load(grad_y[i]) * Load(weight[i]) * (Load(x[i]) * scale); });
+    dot /= static_cast<float>(width);
+    for (int64_t i = 0; i < width; ++i) {
+      float normed = Load(x[i]) * scale, g = Load(grad_y[i]);
+      grad_weight[i] += g * Rounded<T>(normed);
+      float d = scale * (g * Load(weight[i]) - normed * dot);
+      Store(grad_x[i], add != nullptr ? Load(add[i]) + d : d);
+    }
+    if (add != nullptr) add += width;
+  }
+}
+
+template <class T>
+ARGOSY_INLINE void RotateHeads(const T* __restrict x, int64_t x_stride, const T* __restrict cos, const T* __restrict sin, int64_t heads, int64_t head_dim, float direction, T* __restrict y, int64_t y_stride) {
+  const int64_t half = head_dim / 2;
+  for (int64_t head = 0; head < heads; ++head, x += x_stride, y += y_stride) {
+    for (int64_t i = 0; i < half; ++i) {
+      // Both halves have equal angles.
+      float c = Load(cos[i]), s = direction * Load(sin[i]), low = Load(x[i]), high = Load(x[i + half]);
+      Store(y[i], Rounded<T>(low * c) - Rounded<T>(high * s));
+      Store(y[i + half], Rounded<T>(high * c) + Rounded<T>(low * s));
+    }
+  }
+}
+
+template <class T>
+ARGOSY_INLINE void SwiGluElements(const T* __restrict gate, const T* __restrict up, int64_t n, T* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) {
+    float g = Load(gate[i]);
+    Store(out[i], Rounded<T>(g / (1.0f + ExpInline(-g))) * Load(up[i]));
+  }
+}
+
+template <class T>
+ARGOSY_INLINE void SwiGluBackwardElements(T* __restrict gate, T* __restrict up, const T* __restrict grad_out, int64_t n, T* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) {
+    float g = Load(gate[i]), u = Load(up[i]), d = Load(grad_out[i]);
+    float sigmoid = 1.0f / (1.0f + ExpInline(-g)), silu = g / (1.0f + ExpInline(-g)), rounded = Rounded<T>(silu);
+    Store(out[i], rounded * u);
+    Store(gate[i], Rounded<T>(d * u) * (sigmoid + silu * (1.0f - sigmoid)));
+    Store(up[i], d * rounded);
+  }
+}
+
+template <class T>
+ARGOSY_INLINE float SoftmaxRow(T* scores, int64_t n, int64_t begin, int64_t end, float scale) {
+  if (begin >= end) {
+    for (int64_t i = 0; i < n; ++i) Store(scores[i], 1.0f / static_cast<float>(n));
+    return 0;
+  }
+  T* seen = scores + begin;
+  const int64_t count = end - begin;
+  float most = scale * MaxOf(seen, count);
+  float sum = SumOf(count, [=](int64_t i) { return ExpInline(Load(seen[i]) * scale - most); });
+  float factor = 1.0f / sum;
+  for (int64_t i = 0; i < begin; ++i) Store(scores[i], 0.0f);
+  for (int64_t i = 0; i < count; ++i) Store(seen[i], ExpInline(Load(seen[i]) * scale - most) * factor);
+  for (int64_t i = end; i < n; ++i) Store(scores[i], 0.0f);
+  return most + std::log(sum);
+}
+
+template <class T>
+ARGOSY_INLINE void SoftmaxRowAgain(const T* __restrict scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum, T* __restrict weights) {
+  if (begin >= end) {
+    for (int64_t i = 0; i < n; ++i) Store(weights[i], 1.0f / static_cast<float>(n));
+    return;
+  }
+  for (int64_t i = 0; i < begin; ++i) Store(weights[i], 0.0f);
+  for (int64_t i = begin; i < end; ++i) Store(weights[i], ExpInline(Load(scores[i]) * scale - log_sum));
+  for (int64_t i = end; i < n; ++i) Store(weights[i], 0.0f);
+}
+
+template <class T>
+ARGOSY_INLINE void SoftmaxBackwardRow(const T* __restrict scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum,
+                                      T* __restrict grad_weights) {
+  if (begin >= end) {
+    const float weight = 1.0f / static_cast<float>(n), mean = SumOf(n, [=](int64_t i) { return Load(grad_weights[i]); }) * weight;
+    for (int64_t i = 0; i < n; ++i) Store(grad_weights[i], weight * (Load(grad_weights[i]) - mean) * scale);
+    return;
+  }
+  const T* __restrict seen = scores + begin;
+  T* __restrict grad = grad_weights + begin;
+  const int64_t count = end - begin;
+  // The weights add up to 1 but for their rounding: divided by their sum, what a row's gradients add up to is 0, as it must be, and not that
+  // rounding times the mean.
+  const float sum = SumOf(count, [=](int64_t i) { return ExpInline(Load(seen[i]) * scale - log_sum); });
+  const float mean = SumOf(count, [=](int64_t i) { return ExpInline(Load(seen[i]) * scale - log_sum) * Load(grad[i]); }) / sum;
+  for (int64_t i = 0; i < begin; ++i) Store(grad_weights[i], 0.0f);
+  for (int64_t i = 0; i < count; ++i) Store(grad[i], ExpInline(Load(seen[i]) * scale - log_sum) * (Load(grad[i]) - mean) * scale);
+  for (int64_t i = end; i < n; ++i) Store(grad_weights[i], 0.0f);
+}
+
+template <class T>
+ARGOSY_INLINE double CrossEntropyRow(T* logits, int64_t vocabulary, int64_t target, float scale) {
+  float most = MaxOf(logits, vocabulary);
+  float sum = SumOf(vocabulary, [=](int64_t i) { return ExpInline(Load(logits[i]) - most); });
+  double nll = std::log(static_cast<double>(sum)) + static_cast<double>(most) - static_cast<double>(Load(logits[target]));
+  if (scale == 0) return nll;
+  float factor = scale / sum, of_target = (ExpInline(Load(logits[target]) - most) / sum - 1.0f) * scale;
+  for (int64_t i = 0; i < vocabulary; ++i) Store(logits[i], ExpInline(Load(logits[i]) - most) * factor);
+  Store(logits[target], of_target);
+  return nll;
+}
+
+}  // namespace
+
+#define ARGOSY_BOTH(T)                                                                                           \
+  ARGOSY_VECTOR_CLONES void RmsNorm(const T* x, const T* weight, int64_t rows, int64_t width, float eps,         \
+                                    T* y, float* inverse) {                                                      \
+    RmsNormRows(x, weight, rows, width, eps, y, inverse);                                                        \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES void RmsNormBackward(const T* x, const T* weight, const float* inverse,                   \
+                                            const T* grad_y, const T* add, int64_t rows,                         \
+                                            int64_t width, T* grad_x, float* grad_weight) {                      \
+    RmsNormBackwardRows(x, weight, inverse, grad_y, add, rows, width, grad_x, grad_weight);                      \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES void Rotate(const T* x, int64_t x_stride, const T* cos, const T* sin,                     \
+                                   int64_t heads, int64_t head_dim, float direction,                             \
+                                   T* y, int64_t y_stride) {                                                     \
+    RotateHeads(x, x_stride, cos, sin, heads, head_dim, direction, y, y_stride);                                 \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES void SwiGlu(const T* gate, const T* up, int64_t n, T* out) {                              \
+    SwiGluElements(gate, up, n, out);                                                                            \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES void SwiGluBackward(T* gate, T* up, const T* grad_out, int64_t n,                         \
+                                           T* out) {                                                             \
+    SwiGluBackwardElements(gate, up, grad_out, n, out);                                                          \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES float Softmax(T* scores, int64_t n, int64_t begin, int64_t end, float scale) {            \
+    return SoftmaxRow(scores, n, begin, end, scale);                                                             \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES void SoftmaxAgain(const T* scores, int64_t n, int64_t begin, int64_t end, float scale,    \
+                                         float log_sum, T* weights) {                                            \
+    SoftmaxRowAgain(scores, n, begin, end, scale, log_sum, weights);                                             \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES void SoftmaxBackward(const T* scores, int64_t n, int64_t begin, int64_t end, float scale, \
+                                            float log_sum, T* grad_weights) {                                    \
+    SoftmaxBackwardRow(scores, n, begin, end, scale, log_sum, grad_weights);                                     \
+  }                                                                                                              \
+  ARGOSY_VECTOR_CLONES double CrossEntropy(T* logits, int64_t vocabulary, int64_t target, float scale) {         \
+    return CrossEntropyRow(logits, vocabulary, target, scale);                                                   \
+  }
+ARGOSY_BOTH(float)
+ARGOSY_BOTH(Bf16)
+#undef ARGOSY_BOTH
+
+float Exp(float x) { return ExpInline(x); }
+
+}  // namespace argosy::train::rows
