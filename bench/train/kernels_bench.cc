@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   }
   at::set_num_threads(static_cast<int>(threads));
   at::NoGradGuard no_grad;
-  const int64_t N = 9, K = 3, H = 64, D = 576, I = 1536, V = 49152, n = B * T, chunk = std::min<int64_t>(n, 170);
+  const int64_t N = 9, K = 3, H = 64, D = 576, I = 1536, V = 49152, n = B * T;
   auto random = [](at::IntArrayRef shape) { return at::randn(shape).to(at::kBFloat16); };
 
   at::Tensor a = random({2048, 2048}), b = random({2048, 2048}), from = at::randn({1 << 24}), to = at::empty_like(from);
@@ -107,19 +107,15 @@ int main(int argc, char** argv) {
     gate.fill_(0.5), up.fill_(0.25);
   }, recorded({gate, up}, grad_gated, [](std::vector<at::Tensor>& in) { return at::silu(in[0]) * in[1]; }));
 
-  at::Tensor matrix = random({V, D}), hidden = random({chunk, D}), targets = at::randint(V, {chunk}, at::kLong), grad_matrix = at::zeros({V, D}, at::kFloat);
-  row("head and loss of a chunk", 3 * 2.0 * chunk * V * D, 0, [&] {
-    at::Tensor logits = at::mm(hidden, matrix.t());
-    kernels::CrossEntropy(logits, targets, 1.0);
-    at::mm(logits.t(), hidden);
-    at::mm(logits, matrix);
+  at::Tensor matrix = random({V, D}), hidden = random({n, D}), targets = at::randint(V, {n}, at::kLong), grad_matrix = at::zeros({V, D}, at::kFloat);
+  row("head and loss, both ways", 3 * 2.0 * n * V * D, 0, [&] {
+    kernels::LinearCrossEntropyGradients gradients{.matrix_VD = grad_matrix};
+    kernels::LinearCrossEntropy(hidden, matrix, targets, &gradients);
   }, recorded({hidden, matrix}, at::ones({}), [&](std::vector<at::Tensor>& in) {
     return at::cross_entropy_loss(at::mm(in[0], in[1].t()).to(at::kFloat), targets, {}, at::Reduction::Sum);
   }));
-  row("cross-entropy alone, of a chunk", 0, 2.0 * chunk * V * 3, [&] {
-    at::Tensor logits = at::empty({chunk, V}, at::kBFloat16);
-    kernels::CrossEntropy(logits, targets, 1.0);
-  }, nullptr);
+  at::Tensor logits = random({256, V});
+  row("cross-entropy alone, of 256 tokens", 0, 2.0 * 256 * V * 3, [&] { kernels::CrossEntropy(logits, targets, 1.0); }, nullptr);
 
   at::Tensor wq = random({N * H, D}), wg = random({I, D}), wd = random({D, I}), xn = x.view({n, D});
   row("products of a layer, both ways", 3 * 2.0 * n * D * (2 * N * H + 2 * K * H + 3 * I), 0, [&] {

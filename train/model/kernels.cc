@@ -13,6 +13,8 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 15;          // elements of a part that is worth a thread
 constexpr int64_t kQueriesOfBlock = 128;
+constexpr int64_t kLogitsBytesMax = 32 << 20;   // of one chunk of tokens
+constexpr int64_t kProductRows = 4096;       // of a gradient that is added in another type than it is computed in
 constexpr int64_t kRowsOfPart = 64;          // rows whose gradients of a weight are summed before the others'
 
 const float* Data(const at::Tensor& x, float) { return x.const_data_ptr<float>(); }
@@ -194,7 +196,11 @@ AttentionGradients AttentionBackward(const at::Tensor& given_q, const at::Tensor
     s.Keys(grad_v, block).add_(at::bmm(weights.transpose(1, 2), grad));
     grads.q_BNTH.view({s.B, s.K, s.times, s.T, s.H}).narrow(3, block.begin, block.queries)
         .copy_(at::bmm(grad_scores, keys).view({s.B, s.K, s.times, block.queries, s.H}));
-    s.Keys(grad_k, block).add_(at::bmm(grad_scores.transpose(1, 2), queries));
+    // Head by head: a key's gradient is a sum of terms that nearly cancel, and the shorter the sums, the less is lost of a key bias' gradient, where
+    // they cancel to a thousandth.
+    const int64_t heads = s.B * s.N;
+    s.Keys(grad_k, block).add_(at::bmm(grad_scores.view({heads, block.queries, block.keys}).transpose(1, 2), queries.view({heads, block.queries, s.H}))
+                                   .view({s.B * s.K, s.times, block.keys, s.H}).sum(1));
   }
   grads.k_BKTH = grad_k.to(given_q.scalar_type()).view({s.B, s.K, s.T, s.H});
   grads.v_BKTH = grad_v.to(given_q.scalar_type()).view({s.B, s.K, s.T, s.H});
@@ -236,6 +242,43 @@ double CrossEntropy(at::Tensor& logits, const at::Tensor& targets_n, double scal
   double sum = 0;
   for (double one : nll) sum += one;
   return sum;
+}
+
+double LinearCrossEntropy(const at::Tensor& hidden_nD, const at::Tensor& matrix_VD, const at::Tensor& targets_n,
+                          LinearCrossEntropyGradients* gradients) {
+  const int64_t tokens = hidden_nD.size(0), vocabulary = matrix_VD.size(0);
+  const int64_t chunk_max = std::max<int64_t>(64, kLogitsBytesMax / (vocabulary * hidden_nD.element_size()));
+  const int64_t chunks = (tokens + chunk_max - 1) / chunk_max;
+  at::Tensor sum;
+  if (gradients != nullptr) {
+    gradients->hidden_nD = at::empty_like(hidden_nD);
+    const bool wide = chunks > 1 && gradients->matrix_VD.scalar_type() != at::kFloat;
+    sum = wide ? at::zeros(matrix_VD.sizes(), at::kFloat) : gradients->matrix_VD;
+  }
+  double nll = 0;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t begin = chunk * tokens / chunks, n = (chunk + 1) * tokens / chunks - begin;
+    at::Tensor hidden = hidden_nD.narrow(0, begin, n), logits = at::mm(hidden, matrix_VD.t());
+    nll += CrossEntropy(logits, targets_n.narrow(0, begin, n), gradients == nullptr ? 0.0 : gradients->scale);
+    if (gradients == nullptr) continue;
+    AddProduct(sum, logits, hidden);
+    at::Tensor grad_hidden = gradients->hidden_nD.narrow(0, begin, n);
+    at::mm_out(grad_hidden, logits, matrix_VD);
+  }
+  if (gradients != nullptr && !sum.is_same(gradients->matrix_VD)) gradients->matrix_VD.add_(sum.to(gradients->matrix_VD.scalar_type()));
+  return nll;
+}
+
+void AddProduct(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b) {
+  if (grad.scalar_type() == a.scalar_type()) {
+    grad.addmm_(a.t(), b);
+    return;
+  }
+  // Some rows at a time: the product stays in the cache until it has been added.
+  for (int64_t begin = 0; begin < grad.size(0); begin += kProductRows) {
+    const int64_t rows = std::min(kProductRows, grad.size(0) - begin);
+    grad.narrow(0, begin, rows).add_(at::mm(a.narrow(1, begin, rows).t(), b));
+  }
 }
 
 }  // namespace argosy::train::kernels

@@ -49,7 +49,19 @@ at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
 // `gate` and `up` become their gradients; returns silu(gate) * up again.
 at::Tensor SwiGluBackward(at::Tensor& gate, at::Tensor& up, const at::Tensor& grad_out);
 
-// The sum over tokens of -log softmax(logits)[target]; `logits` [n, V] become its gradient times `scale`, unless that is 0.
+// The sum over tokens of -log softmax(hidden matrix')[target], by chunks of tokens: logits [n, V] never exist whole. With `gradients`, each
+// chunk's backward follows its forward.
+struct LinearCrossEntropyGradients {
+  double scale = 1;       // d(objective) / d(sum)
+  at::Tensor matrix_VD;   // added to; fp32 gets the chunks' sum as it is, another type rounds it once
+  at::Tensor hidden_nD;   // out
+};
+double LinearCrossEntropy(const at::Tensor& hidden_nD, const at::Tensor& matrix_VD, const at::Tensor& targets_n,
+                          LinearCrossEntropyGradients* gradients = nullptr);
+// The same from logits [n, V], which become their gradient times `scale`, unless that is 0.
 double CrossEntropy(at::Tensor& logits, const at::Tensor& targets_n, double scale);
+
+// grad += a' b, whatever the type of grad: products are rounded to the type of a and b.
+void AddProduct(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace argosy::train::kernels

@@ -12,8 +12,6 @@
 namespace argosy::train {
 namespace {
 
-constexpr int64_t kChunkElementsMax = 1 << 23;  // logits of one chunk: 16 MiB in bf16, 32 in fp32
-
 // Frequencies of the rotary embedding in fp32, as modeling_rope_utils.py computes them. `length`: positions in use, for kDynamic.
 at::Tensor InverseFrequencies(const ModelConfig& config, int64_t length) {
   const RopeConfig& rope = config.rope;
@@ -53,15 +51,6 @@ at::Tensor RepeatHeads(const at::Tensor& x, int64_t times) {
   if (times == 1) return x;
   auto s = x.sizes();
   return x.unsqueeze(2).expand({s[0], s[1], times, s[2], s[3]}).reshape({s[0], s[1] * times, s[2], s[3]});
-}
-
-// grad += a' b, whatever the type of grad.
-void AddProduct(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b) {
-  if (grad.scalar_type() == a.scalar_type()) {
-    grad.addmm_(a.t(), b);
-  } else {
-    grad.add_(at::mm(a.t(), b));
-  }
 }
 
 }  // namespace
@@ -410,7 +399,7 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& g
   const int64_t B = batch.rows, T = batch.ctx, n = B * T, D = config_.hidden_size;
   // The gradients of a product's weight and bias from the gradient of what it gave and from what it got.
   auto learn = [&](Slot weight, Slot bias, const at::Tensor& grad, const at::Tensor& in) {
-    AddProduct(grads[weight], grad, in);
+    kernels::AddProduct(grads[weight], grad, in);
     if (grads[bias].defined()) grads[bias].add_(grad.sum(0, /*keepdim=*/false, at::kFloat).to(grad.scalar_type()).to(grads[bias].scalar_type()));
   };
   at::Tensor of_norm;
@@ -466,40 +455,26 @@ at::Tensor Network::LayerBackward(int64_t layer, const at::Tensor& flat, const a
 LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD,
                       const PreparedBatch& batch, HeadGradients* gradients) const {
   LossSum sum{.targets = batch.targets_n.size(0)};
-  at::ScalarType type = hidden_BTD.scalar_type();
-  at::Tensor norm = View(head_unit(), "model.norm.weight", head_flat);
+  at::Tensor norm = View(head_unit(), "model.norm.weight", head_flat), inverse;
   at::Tensor hidden = hidden_BTD.contiguous().view({-1, config_.hidden_size});
-  bool every = sum.targets == hidden.size(0);
+  const bool every = sum.targets == hidden.size(0);
   at::Tensor chosen = every ? hidden : hidden.index_select(0, batch.target_index_n);
-  at::Tensor grad_chosen, grad_norm, grad_matrix;
-  if (gradients != nullptr) {
-    grad_chosen = at::empty_like(chosen);
-    grad_norm = View(head_unit(), "model.norm.weight", gradients->head_flat);
-    grad_matrix = gradients->matrix_VD;
+  at::Tensor y = kernels::RmsNorm(chosen, norm, config_.rms_norm_eps, inverse);
+  if (gradients == nullptr) {
+    sum.nll = kernels::LinearCrossEntropy(y, matrix_VD, batch.targets_n);
+    return sum;
   }
-  int64_t chunk = std::clamp<int64_t>(kChunkElementsMax / config_.vocab_size, 64, std::max<int64_t>(sum.targets, 64));
-  // bf16 gradients of several chunks are summed in fp32 and rounded once.
-  bool wide = gradients != nullptr && type == at::kBFloat16 && sum.targets > chunk;
-  if (wide) grad_matrix = at::zeros_like(grad_matrix, at::kFloat);
-  at::Tensor grad_norm_sum = gradients != nullptr ? at::zeros({config_.hidden_size}, at::kFloat) : at::Tensor();
-  for (int64_t begin = 0; begin < sum.targets; begin += chunk) {
-    int64_t n = std::min(chunk, sum.targets - begin);
-    at::Tensor x = chosen.narrow(0, begin, n), inverse;
-    at::Tensor y = kernels::RmsNorm(x, norm, config_.rms_norm_eps, inverse);
-    at::Tensor logits = at::mm(y, matrix_VD.t());
-    sum.nll += kernels::CrossEntropy(logits, batch.targets_n.narrow(0, begin, n), gradients == nullptr ? 0.0 : gradients->scale);
-    if (gradients == nullptr) continue;
-    AddProduct(grad_matrix, logits, y);
-    at::Tensor of_norm;
-    grad_chosen.narrow(0, begin, n).copy_(kernels::RmsNormBackward(x, norm, inverse, at::mm(logits, matrix_VD), {}, of_norm));
-    grad_norm_sum.add_(of_norm);
-  }
-  if (gradients != nullptr) {
-    if (wide) gradients->matrix_VD.add_(grad_matrix.to(type));
-    grad_norm.add_(grad_norm_sum.to(type));
-    gradients->hidden_BTD =
-        (every ? grad_chosen : at::zeros_like(hidden).index_copy_(0, batch.target_index_n, grad_chosen)).view(hidden_BTD.sizes());
-  }
+  // A head of its own has its gradient rounded to the type in which some stages send it, so that all stages give equal bits; a tied one's is fp32
+  // in every stage.
+  const bool rounded = !layout_.tied && gradients->matrix_VD.scalar_type() != y.scalar_type();
+  kernels::LinearCrossEntropyGradients linear{.scale = gradients->scale,
+                                              .matrix_VD = rounded ? at::zeros_like(gradients->matrix_VD, y.scalar_type()) : gradients->matrix_VD};
+  sum.nll = kernels::LinearCrossEntropy(y, matrix_VD, batch.targets_n, &linear);
+  if (rounded) gradients->matrix_VD.add_(linear.matrix_VD);
+  at::Tensor grad_norm;
+  at::Tensor grad_chosen = kernels::RmsNormBackward(chosen, norm, inverse, linear.hidden_nD, {}, grad_norm);
+  View(head_unit(), "model.norm.weight", gradients->head_flat).add_(grad_norm.to(y.scalar_type()));
+  gradients->hidden_BTD = (every ? grad_chosen : at::zeros_like(hidden).index_copy_(0, batch.target_index_n, grad_chosen)).view(hidden_BTD.sizes());
   return sum;
 }
 

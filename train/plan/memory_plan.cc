@@ -11,8 +11,9 @@ namespace {
 // Of weight_pull.h and checkpoint_writer.h: what rank 0 holds while it writes.
 constexpr int64_t kSaveWindow = 256 << 20;
 constexpr int64_t kDirtyPages = 64 << 20;
-// Of network.cc: logits of one chunk of tokens.
-constexpr int64_t kLogitsMax = 1 << 23;
+// Of kernels.cc: logits of one chunk of tokens, and rows of a product that is added in fp32.
+constexpr int64_t kLogitsBytesMax = 32 << 20;
+constexpr int64_t kProductRows = 4096;
 // Of kernels.cc: queries that attention computes at a time.
 constexpr int64_t kQueriesOfBlock = 128;
 // Gradients of units on their way to their owners, beside the one that is being computed.
@@ -47,12 +48,19 @@ int64_t LayerBackward(const ModelConfig& config, const PlanOptions& options, int
   return tokens * size * (2 * config.intermediate_size + 4 * config.hidden_size) + attention + weights;
 }
 
-int64_t HeadTransient(const ModelConfig& config, int64_t tokens, int64_t size) {
-  int64_t chunk = std::min(std::max<int64_t>(tokens, 64), std::max<int64_t>(64, kLogitsMax / config.vocab_size));
-  int64_t logits = chunk * config.vocab_size * size;
-  int64_t rows = 2 * tokens * config.hidden_size * size + 4 * chunk * config.hidden_size * size;
-  // bf16: the matrix' gradient is summed in fp32 over several chunks.
-  int64_t matrix = size == 2 && tokens > chunk ? config.vocab_size * config.hidden_size * (4 + size) : 0;
+// The head's loss (kernels.cc, LinearCrossEntropy). The matrix' gradient is summed in fp32: a tied one's where it is, another's beside it when it has
+// several chunks of tokens, and stages 0 and 1 in bf16 before it is added to their own.
+int64_t HeadTransient(const ModelConfig& config, int64_t tokens, int64_t size, int stage) {
+  const int64_t chunk_max = std::max<int64_t>(64, kLogitsBytesMax / (config.vocab_size * size)), chunks = (tokens + chunk_max - 1) / chunk_max;
+  const int64_t logits = (tokens + chunks - 1) / chunks * config.vocab_size * size;
+  const int64_t rows = 4 * tokens * config.hidden_size * size;
+  int64_t matrix = 0;
+  if (size == 2) {
+    const bool tied = config.tie_word_embeddings;
+    matrix = std::min(kProductRows, config.vocab_size) * config.hidden_size * size;
+    if (!tied && chunks > 1) matrix = config.vocab_size * config.hidden_size * (4 + size);
+    if (!tied && stage <= 1) matrix += config.vocab_size * config.hidden_size * size;
+  }
   return logits + rows + matrix;
 }
 
@@ -101,7 +109,7 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
   // The peak is at the head's loss, in a layer's backward, or in the embedding's.
   struct Phase { int64_t gathered, activations; };
   const Phase phases[] = {
-      {gathered_head + working_head, hidden + kept + HeadTransient(config, tokens, size)},
+      {gathered_head + working_head, hidden + kept + HeadTransient(config, tokens, size, stage)},
       {gathered_layer + working_layer, hidden + kept + backward},
       {working_embedding, tokens * config.hidden_size * (size + 4)},
   };

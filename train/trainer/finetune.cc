@@ -278,7 +278,7 @@ class Run {
     grown.vocab_size = spec_.model.vocab_size;
     PlanOptions plan{.ranks = options_.scaling.num_workers, .ranks_per_node = (options_.scaling.num_workers + hosts - 1) / hosts,
                      .zero_stage = spec_.engine.zero_stage, .bf16 = spec_.engine.dtype == DType::kBF16, .recompute = options_.recompute,
-                     .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len, .packed = spec_.batch.pack};
+                     .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len};
     return CheckFits(grown, plan, static_cast<int64_t>(most));
   }
 

@@ -309,6 +309,32 @@ TEST_CASE("Kernels: cross-entropy and its gradient are log-softmax's in float64,
   }
 }
 
+TEST_CASE("Kernels: the loss of a linear layer in chunks of tokens, and its gradients, are those of whole logits in float64") {
+  at::NoGradGuard no_grad;
+  // 70,000 words: two chunks of 75 tokens in fp32, one of 150 in bf16; 150,000 make several in both.
+  for (int64_t vocabulary : {70'000, 150'000}) {
+    for (Precision precision : kPrecisions) {
+      INFO(c10::toString(precision.type) << ", " << vocabulary << " words");
+      const int64_t tokens = 150, D = 12;
+      at::Tensor hidden = Normal({tokens, D}, precision.type, 1), matrix = Normal({vocabulary, D}, precision.type, 2), want;
+      at::Tensor targets = at::arange(tokens, at::kLong).mul_(vocabulary / tokens), before = Normal({vocabulary, D}, at::kFloat, 3) * 1e-3;
+      std::vector<at::Tensor> grads = Oracle({hidden, matrix}, at::full({}, 0.25, at::kDouble), [&](const std::vector<at::Tensor>& in) {
+        return at::log_softmax(at::mm(in[0], in[1].t()), -1).gather(1, targets.unsqueeze(1)).sum().neg();
+      }, want);
+      // Logits are rounded to bf16.
+      const double loss_gap = precision.type == at::kFloat ? 1e-6 : 1e-3;
+      CHECK(kernels::LinearCrossEntropy(hidden, matrix, targets) == Approx(want.item<double>()).epsilon(loss_gap));
+      for (at::ScalarType type : {at::kFloat, precision.type}) {
+        kernels::LinearCrossEntropyGradients got{.scale = 0.25, .matrix_VD = before.to(type, /*non_blocking=*/false, /*copy=*/true)};
+        CHECK(kernels::LinearCrossEntropy(hidden, matrix, targets, &got) == Approx(want.item<double>()).epsilon(loss_gap));
+        CHECK(Gap(got.matrix_VD, before.to(type).to(at::kDouble) + grads[1]) < 2 * precision.gap);
+        CHECK(Gap(got.hidden_nD, grads[0]) < 2 * precision.gap);
+      }
+      CHECK(kernels::LinearCrossEntropy(hidden.narrow(0, 0, 0), matrix, targets.narrow(0, 0, 0)) == 0);
+    }
+  }
+}
+
 TEST_CASE("Network: segments that are not runs are refused") {
   Network network(SmallConfig());
   auto prepare = [&](std::vector<int32_t> segments) {
@@ -334,7 +360,7 @@ TEST_CASE("Network: a batch without targets has no loss and no gradient") {
 }
 
 TEST_CASE("Network: the chunked loss equals the whole one") {
-  // 70,000 words make chunks of 119 tokens.
+  // 70,000 words make five chunks of 100 tokens.
   Network network(Value(ModelConfig::Make({.vocab_size = 70000, .hidden_size = 16, .intermediate_size = 16, .num_hidden_layers = 1,
                                            .num_attention_heads = 2, .num_key_value_heads = 2, .max_position_embeddings = 512})));
   auto flats = LoadFlats(network, *RandomWeights(network.config(), 4), at::kFloat);
