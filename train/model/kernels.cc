@@ -162,11 +162,9 @@ at::Tensor Attention(const at::Tensor& given_q, const at::Tensor& given_k, const
   float* logs = log_sums.data_ptr<float>();
   for (const Block& block : Blocks(visible, s.T)) {
     at::Tensor weights = at::bmm(s.Queries(q, block), s.Keys(k, block).transpose(1, 2));
-    OfType(weights, [&](auto type) {
-      auto* scores = MutableData(weights, type);
-      s.EachRow(visible, block, [&](int64_t row, int64_t at, int64_t first, int64_t end) {
-        logs[at] = rows::Softmax(scores + row * block.keys, block.keys, first, end, static_cast<float>(scale));
-      });
+    float* scores = weights.data_ptr<float>();
+    s.EachRow(visible, block, [&](int64_t row, int64_t at, int64_t first, int64_t end) {
+      logs[at] = rows::Softmax(scores + row * block.keys, block.keys, first, end, static_cast<float>(scale));
     });
     s.PlaceOf(out, block).copy_(at::bmm(weights, s.Keys(v, block)).view({s.B, s.K, s.times, block.queries, s.H}));
   }
@@ -182,22 +180,15 @@ AttentionGradients AttentionBackward(const at::Tensor& given_q, const at::Tensor
   const float* logs = log_sums.const_data_ptr<float>();
   for (const Block& block : Blocks(visible, s.T)) {
     at::Tensor queries = s.Queries(q, block), keys = s.Keys(k, block), grad = s.QueriesOf(grad_out, block);
-    at::Tensor scores = at::bmm(queries, keys.transpose(1, 2)), weights = at::empty_like(scores);
-    at::Tensor grad_scores = at::bmm(grad, s.Keys(v, block).transpose(1, 2));
-    OfType(scores, [&](auto type) {
-      auto* from = Data(scores, type);
-      auto *w = MutableData(weights, type), *d = MutableData(grad_scores, type);
-      s.EachRow(visible, block, [&](int64_t row, int64_t at, int64_t first, int64_t end) {
-        const int64_t begin = row * block.keys;
-        rows::SoftmaxAgain(from + begin, block.keys, first, end, static_cast<float>(scale), logs[at], w + begin);
-        rows::SoftmaxBackward(from + begin, block.keys, first, end, static_cast<float>(scale), logs[at], d + begin);
-      });
+    at::Tensor weights = at::bmm(queries, keys.transpose(1, 2)), grad_scores = at::bmm(grad, s.Keys(v, block).transpose(1, 2));
+    float *w = weights.data_ptr<float>(), *d = grad_scores.data_ptr<float>();
+    s.EachRow(visible, block, [&](int64_t row, int64_t at, int64_t first, int64_t end) {
+      rows::SoftmaxBackward(w + row * block.keys, block.keys, first, end, static_cast<float>(scale), logs[at], d + row * block.keys);
     });
     s.Keys(grad_v, block).add_(at::bmm(weights.transpose(1, 2), grad));
     grads.q_BNTH.view({s.B, s.K, s.times, s.T, s.H}).narrow(3, block.begin, block.queries)
         .copy_(at::bmm(grad_scores, keys).view({s.B, s.K, s.times, block.queries, s.H}));
-    // Head by head: a key's gradient is a sum of terms that nearly cancel, and the shorter the sums, the less is lost of a key bias' gradient, where
-    // they cancel to a thousandth.
+    // Head by head: the shorter the sums, the less of a key's gradient is lost, whose terms nearly cancel.
     const int64_t heads = s.B * s.N;
     s.Keys(grad_k, block).add_(at::bmm(grad_scores.view({heads, block.queries, block.keys}).transpose(1, 2), queries.view({heads, block.queries, s.H}))
                                    .view({s.B * s.K, s.times, block.keys, s.H}).sum(1));

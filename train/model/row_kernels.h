@@ -37,13 +37,9 @@ void SwiGluBackward(Bf16* gate, Bf16* up, const Bf16* grad_out, int64_t n, Bf16*
 // One row of attention. scores[0, n) of which [begin, end) are visible become their softmax after `scale`, the others 0; returns the
 // logarithm of the sum of exponentials. A row that sees nothing (begin == end) weighs all alike.
 float Softmax(float* scores, int64_t n, int64_t begin, int64_t end, float scale);
-float Softmax(Bf16* scores, int64_t n, int64_t begin, int64_t end, float scale);
-// The same weights from the logarithm.
-void SoftmaxAgain(const float* scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum, float* weights);
-void SoftmaxAgain(const Bf16* scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum, Bf16* weights);
-// grad_weights becomes the gradient of the scores: weights * (grad_weights - their weighted mean) * scale, with the weights in fp32.
-void SoftmaxBackward(const float* scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum, float* grad_weights);
-void SoftmaxBackward(const Bf16* scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum, Bf16* grad_weights);
+// The scores become their softmax again, by the logarithm, and grad_weights the gradient of the scores: weights * (grad_weights - their weighted
+// mean) * scale.
+void SoftmaxBackward(float* scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum, float* grad_weights);
 
 // One token's cross-entropy, -log softmax(logits)[target]. With a `scale` other than 0 the logits become its gradient times the scale.
 double CrossEntropy(float* logits, int64_t vocabulary, int64_t target, float scale);

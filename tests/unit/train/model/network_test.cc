@@ -311,11 +311,11 @@ TEST_CASE("Kernels: cross-entropy and its gradient are log-softmax's in float64,
 
 TEST_CASE("Kernels: the loss of a linear layer in chunks of tokens, and its gradients, are those of whole logits in float64") {
   at::NoGradGuard no_grad;
-  // 70,000 words: two chunks of 75 tokens in fp32, one of 150 in bf16; 150,000 make several in both.
-  for (int64_t vocabulary : {70'000, 150'000}) {
+  // 70,000 words: three chunks of 100 tokens in fp32, two of 150 in bf16; 7,000 make one.
+  for (int64_t vocabulary : {7'000, 70'000}) {
     for (Precision precision : kPrecisions) {
       INFO(c10::toString(precision.type) << ", " << vocabulary << " words");
-      const int64_t tokens = 150, D = 12;
+      const int64_t tokens = 300, D = 12;
       at::Tensor hidden = Normal({tokens, D}, precision.type, 1), matrix = Normal({vocabulary, D}, precision.type, 2), want;
       at::Tensor targets = at::arange(tokens, at::kLong).mul_(vocabulary / tokens), before = Normal({vocabulary, D}, at::kFloat, 3) * 1e-3;
       std::vector<at::Tensor> grads = Oracle({hidden, matrix}, at::full({}, 0.25, at::kDouble), [&](const std::vector<at::Tensor>& in) {
@@ -328,7 +328,7 @@ TEST_CASE("Kernels: the loss of a linear layer in chunks of tokens, and its grad
         kernels::LinearCrossEntropyGradients got{.scale = 0.25, .matrix_VD = before.to(type, /*non_blocking=*/false, /*copy=*/true)};
         CHECK(kernels::LinearCrossEntropy(hidden, matrix, targets, &got) == Approx(want.item<double>()).epsilon(loss_gap));
         CHECK(Gap(got.matrix_VD, before.to(type).to(at::kDouble) + grads[1]) < 2 * precision.gap);
-        CHECK(Gap(got.hidden_nD, grads[0]) < 2 * precision.gap);
+        CHECK(Gap(got.hidden_nD, grads[0]) < 4 * precision.gap);   // a sum over the vocabulary
       }
       CHECK(kernels::LinearCrossEntropy(hidden.narrow(0, 0, 0), matrix, targets.narrow(0, 0, 0)) == 0);
     }
