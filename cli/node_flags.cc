@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
 #include "nlohmann/json.hpp"
@@ -34,6 +35,11 @@ void AddNodeFlags(CLI::App& command, NodeFlags& flags) {
   command.add_option("--resources", flags.resources, "Custom amounts as JSON, e.g. '{\"large_cpu_mem\": 1}'");
   command.add_option("--labels", flags.labels, "Facts about the node: k=v,k=v");
   command.add_option("--object-store-memory", flags.object_store_memory, "Size of the object store: bytes, or with K, M, G, T");
+  command.add_option("--spill-dir", flags.spill_dir, "Folder for objects that the full store has no room for; none: they are not written to disk (default: in the session's folder, or /var/tmp when that is in memory)");
+  command.add_option("--spill-max", flags.spill_max, "Bytes that may be spilled to disk, or with K, M, G, T (default: 90% of what is free there)");
+  command.add_option("--memory-threshold", flags.memory_threshold, "Share of the host's memory from which the newest work that can be run again is ended (default: 0.95)");
+  command.add_option("--memory-watch-period", flags.memory_watch_period, "Milliseconds between looks at the host's memory; 0: it is not watched (default: 250)");
+  command.add_option("--workers-memory-max", flags.workers_memory_max, "Memory that the node's workers may take together: bytes, or with K, M, G, T (default: no bound)");
   command.add_option("--node-name", flags.name, "Name for people (default: the host's)");
   command.add_option("--node-ip", flags.ip, "Address of this node (default: the one by which it reaches the head)");
   command.add_option("--bind-ip", flags.bind_ip, "Address to listen on, when it is another than --node-ip: 0.0.0.0, or one behind a translation");
@@ -101,6 +107,31 @@ absl::StatusOr<node::NodeServerOptions> ToNodeOptions(const NodeFlags& flags) {
       return InvalidArgument("--object-store-memory {}: give at least {}M", flags.object_store_memory, kObjectStoreBytesMin >> 20);
     }
   }
+  options.spills = flags.spill_dir != "none";
+  if (options.spills) options.spill_dir = flags.spill_dir;
+  if (!flags.spill_max.empty()) {
+    if (!options.spills) return InvalidArgument("--spill-max {}: nothing is spilled with --spill-dir none; leave one of them out", flags.spill_max);
+    ARGOSY_ASSIGN_OR_RETURN(options.spill_bytes_max, ParseBytes(flags.spill_max, "--spill-max"));
+  }
+  if (flags.memory_threshold) {
+    if (!(*flags.memory_threshold > 0 && *flags.memory_threshold <= 1)) {
+      return InvalidArgument("--memory-threshold {}: give a share above 0 and up to 1, e.g. 0.95", *flags.memory_threshold);
+    }
+    options.memory_threshold = *flags.memory_threshold;
+  }
+  if (flags.memory_watch_period) {
+    double millis = *flags.memory_watch_period;
+    if (!(millis == 0 || (millis >= 10 && millis <= 60'000))) {
+      return InvalidArgument("--memory-watch-period {}: give 10 to 60000 milliseconds, or 0 to switch it off", millis);
+    }
+    options.memory_watch_period = absl::Milliseconds(millis);
+  }
+  if (!flags.workers_memory_max.empty()) {
+    if (options.memory_watch_period == absl::ZeroDuration()) {
+      return InvalidArgument("--workers-memory-max {}: nothing is watched with --memory-watch-period 0; leave one of them out", flags.workers_memory_max);
+    }
+    ARGOSY_ASSIGN_OR_RETURN(options.workers_memory_max, ParseBytes(flags.workers_memory_max, "--workers-memory-max"));
+  }
   absl::StatusOr<scheduler::Labels> labels = scheduler::ParseLabels(flags.labels);
   if (!labels.ok()) return Annotate(labels.status(), "--labels " + flags.labels);
   for (const auto& [key, value] : *labels) {
@@ -149,6 +180,12 @@ std::vector<std::string> ToArguments(const NodeFlags& flags) {
   add("--resources", flags.resources);
   add("--labels", flags.labels);
   add("--object-store-memory", flags.object_store_memory);
+  // The daemon may stand in another folder.
+  add("--spill-dir", flags.spill_dir.empty() || flags.spill_dir == "none" ? flags.spill_dir : std::filesystem::absolute(flags.spill_dir).string());
+  add("--spill-max", flags.spill_max);
+  if (flags.memory_threshold) add("--memory-threshold", fmt::format("{}", *flags.memory_threshold));
+  if (flags.memory_watch_period) add("--memory-watch-period", fmt::format("{}", *flags.memory_watch_period));
+  add("--workers-memory-max", flags.workers_memory_max);
   add("--node-name", flags.name);
   add("--node-ip", flags.ip);
   add("--bind-ip", flags.bind_ip);

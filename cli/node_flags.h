@@ -25,6 +25,11 @@ struct NodeFlags {
   std::string resources;            // JSON object of custom amounts
   std::string labels;               // k=v,k=v
   std::string object_store_memory;
+  std::string spill_dir;            // "none": nothing is spilled
+  std::string spill_max;            // bytes, as memory
+  std::optional<double> memory_threshold;
+  std::optional<double> memory_watch_period;   // ms; 0: off
+  std::string workers_memory_max;   // bytes, as memory
   std::string name;
   std::string ip;
   std::string bind_ip;

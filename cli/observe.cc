@@ -170,8 +170,12 @@ absl::Status RunMemory(const MemoryFlags& flags) {
     return absl::OkStatus();
   }
   for (const nlohmann::ordered_json& store : stores.rows) {
-    std::printf("node %s: %s of %s used by %llu objects\n", store["node"].get<std::string>().c_str(), BytesText(store["used"].get<uint64_t>()).c_str(),
+    std::printf("node %s: %s of %s used by %llu objects", store["node"].get<std::string>().c_str(), BytesText(store["used"].get<uint64_t>()).c_str(),
                 BytesText(store["capacity"].get<uint64_t>()).c_str(), static_cast<unsigned long long>(store["objects"].get<uint64_t>()));
+    if (uint64_t spilled = store.value("spilled", uint64_t{0}); spilled > 0) {
+      std::printf(", %s of at most %s on disk", BytesText(spilled).c_str(), BytesText(store["spill_max"].get<uint64_t>()).c_str());
+    }
+    std::printf("\n");
   }
   std::printf("\n");
   if (objects.rows.empty()) std::printf("no objects\n");

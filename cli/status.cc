@@ -65,6 +65,9 @@ void PrintText(const v1::ClusterStatusReply& status, const v1::ListJobsReply& jo
       double used = amount - (free == node.resources_available().end() ? 0 : free->second);
       std::printf("    %s: %s of %s used\n", name.c_str(), AmountText(name, used).c_str(), AmountText(name, amount).c_str());
     }
+    if (node.object_store_spilled() > 0) {
+      std::printf("    objects on disk: %s\n", AmountText("memory", static_cast<double>(node.object_store_spilled())).c_str());
+    }
     std::map<std::string, std::string> labels(node.labels().begin(), node.labels().end());
     std::string text;
     for (const auto& [key, value] : labels) text += (text.empty() ? "" : ", ") + key + "=" + value;
@@ -107,6 +110,7 @@ void PrintJson(const v1::ClusterStatusReply& status, const v1::ListJobsReply& jo
                              {"labels", ToJson(node.labels())},
                              {"workers", node.workers()},
                              {"object_store_used", node.object_store_used()},
+                             {"object_store_spilled", node.object_store_spilled()},
                              {"pid", node.pid()}});
   }
   for (const v1::PendingDemand& pending : status.pending()) {

@@ -146,6 +146,7 @@ Json NodeJson(const v1::NodeInfo& node) {
           {"lost_time", TimeOrNull(node.lost_unix_ms())},
           {"lost_reason", TextOrNull(node.lost_reason())},
           {"object_store_used", node.object_store_used()},
+          {"object_store_spilled", node.object_store_spilled()},
           {"workers", node.workers()},
           {"pid", node.pid()}};
 }

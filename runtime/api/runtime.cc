@@ -250,6 +250,7 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   core_options.code = internal::MakeCodePackage(argc, argv, options.env_vars);
   core_options.executor = internal::MakeExecutor();
   core_options.metrics = TakeMetrics;
+  core_options.lineage_bytes_max = options.lineage_bytes_max;
   std::string shown = Environment("ARGOSY_LOG_TO_DRIVER");
   if (!shown.empty() && shown != "0" && shown != "1") {
     throw RuntimeError(fmt::format("ARGOSY_LOG_TO_DRIVER is \"{}\": 1 shows what workers print, 0 does not", shown));

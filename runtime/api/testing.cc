@@ -39,6 +39,7 @@ struct Cluster::Impl {
     for (const auto& [key, value] : node.labels) labels += (labels.empty() ? "" : ",") + key + "=" + value;
     if (!labels.empty()) add("--labels", labels);
     add("--object-store-memory", std::to_string(node.object_store_memory));
+    arguments.insert(arguments.end(), node.flags.begin(), node.flags.end());
     internal::StartedDaemons started = internal::StartDaemons(arguments);
     processes.push_back(std::move(started.process));
     sockets[node.name] = started.node_socket;

@@ -17,6 +17,8 @@ inline constexpr uint16_t kNodeAgentPort = 52365;
 inline constexpr size_t kInlineResultMax = 100 * 1024;
 
 inline constexpr int kTaskRetriesDefault = 3;
+// What a process keeps of finished tasks, so that lost results can be made again: bytes.
+inline constexpr size_t kLineageBytesMax = 256ull << 20;
 inline constexpr size_t kPendingCallsMax = 10'000;
 inline constexpr size_t kFrameBytesMax = 64ull << 20;
 inline constexpr size_t kPackageBytesMax = 512ull << 20;

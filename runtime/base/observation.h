@@ -104,6 +104,7 @@ struct ObjectFacts {
   bool sealed = false;
   bool is_copy = false;          // the primary copy is elsewhere: may be evicted
   uint32_t pins = 0;             // readers, and the owner's pin
+  bool spilled = false;          // on disk only
 };
 // What one process knows of an object: as its owner, or as one who holds it.
 struct ReferenceFacts {
@@ -127,6 +128,8 @@ struct ObjectsAnswer {
   uint64_t backed = 0;           // by memory of the host
   std::vector<ReferenceFacts> references;
   std::vector<std::string> silent;   // processes that did not answer
+  uint64_t spilled = 0;          // bytes on disk, as the next
+  uint64_t spill_max = 0;
 };
 
 // A part of a log of this node: of the worker whose id begins so, or, when that is empty, of the daemon itself.

@@ -240,6 +240,7 @@ ClusterService::Unary* ClusterService::WorkerFate(Context* context, const v1::Wo
       reply.set_dead(fate.dead);
       reply.set_reason(fate.reason);
       reply.set_node_lost(fate.node_lost);
+      reply.set_out_of_memory(fate.out_of_memory);
     });
   });
 }

@@ -57,6 +57,7 @@ absl::StatusOr<scheduler::Demand> FromWire(const v1::Demand& wire) {
     demand.locality.push_back({node, static_cast<int64_t>(std::min<uint64_t>(object.bytes(), 1ull << 60))});
   }
   demand.priority = wire.priority();
+  demand.retriable = !wire.not_retriable();
   return demand;
 }
 
@@ -80,6 +81,7 @@ void ToWire(const scheduler::Demand& demand, v1::Demand* wire) {
     object->set_bytes(static_cast<uint64_t>(locality.bytes));
   }
   wire->set_priority(demand.priority);
+  wire->set_not_retriable(!demand.retriable);
 }
 
 absl::StatusOr<WorkerAddress> FromWire(const v1::WorkerAddress& wire) {
@@ -151,7 +153,7 @@ absl::StatusOr<Registration> FromWire(const v1::Register& wire) {
 absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
   switch (wire.message_case()) {
     case v1::NodeMessage::kHeartbeat:
-      return FromNode(Heartbeat{wire.heartbeat().object_store_used(), wire.heartbeat().workers()});
+      return FromNode(Heartbeat{wire.heartbeat().object_store_used(), wire.heartbeat().workers(), wire.heartbeat().object_store_spilled()});
     case v1::NodeMessage::kResources: {
       ResourceReport report;
       report.version = wire.resources().version();
@@ -201,7 +203,7 @@ absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
     }
     case v1::NodeMessage::kWorkerDied: {
       ARGOSY_ASSIGN_OR_RETURN(WorkerId worker, IdFromWire<WorkerId>(wire.worker_died().worker_id(), "worker_id"));
-      return FromNode(WorkerDied{worker, wire.worker_died().reason(), wire.worker_died().exit_code()});
+      return FromNode(WorkerDied{worker, wire.worker_died().reason(), wire.worker_died().exit_code(), wire.worker_died().out_of_memory()});
     }
     case v1::NodeMessage::kDriverJoined: {
       const v1::DriverJoined& message = wire.driver_joined();
@@ -510,6 +512,8 @@ void ToWire(const NodeTable::Node& node, const scheduler::NodeView* view, v1::No
   wire->set_lost_unix_ms(node.lost_unix_ms);
   wire->set_lost_reason(node.lost_reason);
   wire->set_object_store_used(node.object_store_used);
+  wire->set_object_store_spilled(node.object_store_spilled);
+  wire->set_draining(view != nullptr && view->draining);
   wire->set_workers(node.workers);
   wire->set_hostname(description.hostname);
   wire->set_pid(description.pid);

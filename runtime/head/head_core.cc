@@ -295,7 +295,7 @@ void HeadCore::On(NodeId node, ActorStarted message) {
 void HeadCore::On(NodeId node, ActorEnded message) { StepActors(message); }
 
 void HeadCore::On(NodeId node, WorkerDied message) {
-  if (dead_workers_.emplace(message.worker, message.reason).second) {
+  if (dead_workers_.emplace(message.worker, message).second) {
     dead_workers_order_.push_back(message.worker);
     if (dead_workers_order_.size() > kDeadWorkersMax) {
       dead_workers_.erase(dead_workers_order_.front());
@@ -440,7 +440,7 @@ std::pair<bool, std::string> HeadCore::Explain(const scheduler::Demand& demand) 
 }
 
 WorkerFate HeadCore::Fate(WorkerId worker, NodeId node) const {
-  if (auto at = dead_workers_.find(worker); at != dead_workers_.end()) return {true, at->second, false};
+  if (auto at = dead_workers_.find(worker); at != dead_workers_.end()) return {true, at->second.reason, false, at->second.out_of_memory};
   if (node.IsNil()) return {};
   const NodeTable::Node* known = nodes_.Find(node);
   if (known == nullptr) return {true, "its node " + node.Short() + " is not of this cluster, or was lost long ago", true};

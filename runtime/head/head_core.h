@@ -58,7 +58,7 @@ struct GroupView {
   std::string pending_reason;
 };
 
-struct WorkerFate { bool dead = false; std::string reason; bool node_lost = false; };
+struct WorkerFate { bool dead = false; std::string reason; bool node_lost = false; bool out_of_memory = false; };
 
 // What the head knows, and what follows from what happens: hands events to the machines and carries out their effects.
 //
@@ -282,7 +282,7 @@ class HeadCore {
   MetricTable metrics_;
   std::map<NodeId, std::string> draining_;             // why
   std::deque<WorkerId> dead_workers_order_;
-  std::unordered_map<WorkerId, std::string> dead_workers_;
+  std::unordered_map<WorkerId, WorkerDied> dead_workers_;
 
   bool pass_posted_ = false;
   async::Timer pass_timer_;

@@ -112,6 +112,10 @@ std::string HeadCore::MetricsText() const {
   for (const NodeTable::Node* node : nodes_.All()) {
     if (node->alive) line("argosy_object_store_used_bytes", {{"node", node->description.name}}, static_cast<double>(node->object_store_used));
   }
+  family("argosy_object_store_spilled_bytes", "gauge", "Bytes of objects that a node has on disk");
+  for (const NodeTable::Node* node : nodes_.All()) {
+    if (node->alive) line("argosy_object_store_spilled_bytes", {{"node", node->description.name}}, static_cast<double>(node->object_store_spilled));
+  }
   family("argosy_workers", "gauge", "Worker processes of a node");
   for (const NodeTable::Node* node : nodes_.All()) {
     if (node->alive) line("argosy_workers", {{"node", node->description.name}}, node->workers);

@@ -40,6 +40,7 @@ void NodeTable::SetLoad(NodeId id, const Heartbeat& heartbeat) {
   auto at = nodes_.find(id);
   if (at == nodes_.end()) return;
   at->second.object_store_used = heartbeat.object_store_used;
+  at->second.object_store_spilled = heartbeat.object_store_spilled;
   at->second.workers = heartbeat.workers;
 }
 

@@ -33,6 +33,7 @@ class NodeTable {
     int64_t lost_unix_ms = 0;
     std::string lost_reason;
     uint64_t object_store_used = 0;
+    uint64_t object_store_spilled = 0;
     uint32_t workers = 0;
     uint64_t resources_version = 0;
   };

@@ -147,6 +147,7 @@ void ListNodes(HeadCore& core, const StateQuery& query, const Done& done) {
       {"wire_address", Show::kDetail, [](const Node& n) { return TextOf(n.description.wire_address); }},
       {"agent_address", Show::kDetail, [](const Node& n) { return TextOf(n.description.agent_address); }},
       {"object_store_used", Show::kDetail, [](const Node& n) { return Json(n.object_store_used); }},
+      {"object_store_spilled", Show::kDetail, [](const Node& n) { return Json(n.object_store_spilled); }},
       {"started", Show::kDetail, [](const Node& n) { return TimeOf(n.description.started_unix_ms * 1000); }},
       {"lost", Show::kDetail, [](const Node& n) { return TimeOf(n.lost_unix_ms * 1000); }},
       {"lost_reason", Show::kDetail, [](const Node& n) { return TextOf(n.lost_reason); }},
@@ -447,7 +448,7 @@ void ListObjects(HeadCore& core, const StateQuery& query, const Done& done) {
       core, ObjectsQuestion{kObjectsOfNodeMax},
       [rows, gathered, &core](NodeId node, ObjectsAnswer answer) {
         for (const ObjectFacts& facts : answer.objects) {
-          Item item{facts.object, node, facts.is_copy ? "STORE_COPY" : "STORE", facts.size, facts.sealed ? "SEALED" : "CREATING", facts.owner, facts.job,
+          Item item{facts.object, node, facts.is_copy ? "STORE_COPY" : "STORE", facts.size, !facts.sealed ? "CREATING" : facts.spilled ? "SPILLED" : "SEALED", facts.owner, facts.job,
                     facts.pins, {}};
           gathered->stored.push_back(std::move(item));
         }
@@ -488,6 +489,8 @@ void ListStores(HeadCore& core, const StateQuery& query, const Done& done) {
       {"used", Show::kAlways, [](const Item& i) { return Json(i.answer.used); }},
       {"capacity", Show::kAlways, [](const Item& i) { return Json(i.answer.capacity); }},
       {"host_memory", Show::kAlways, [](const Item& i) { return Json(i.answer.backed); }},
+      {"spilled", Show::kAlways, [](const Item& i) { return Json(i.answer.spilled); }},
+      {"spill_max", Show::kAlways, [](const Item& i) { return Json(i.answer.spill_max); }},
       {"objects", Show::kAlways, [](const Item& i) { return Json(i.answer.objects.size() + i.answer.missing); }},
   });
   if (absl::Status status = rows->Check(); !status.ok()) return done(status);

@@ -335,7 +335,7 @@ void ClusterClient::WorkerFate(WorkerId worker, NodeId node, Done<wire::WorkerFa
   request.set_node_id(IdBytes(node));
   Call<v1::WorkerFateRequest, v1::WorkerFateReply, wire::WorkerFateReply>(
       ARGOSY_CLUSTER_METHOD(WorkerFate, WorkerFateRequest, WorkerFateReply), std::move(request), {},
-      [](const v1::WorkerFateReply& reply) { return wire::WorkerFateReply{reply.dead(), reply.reason(), reply.node_lost(), false}; },
+      [](const v1::WorkerFateReply& reply) { return wire::WorkerFateReply{reply.dead(), reply.reason(), reply.node_lost(), reply.out_of_memory()}; },
       std::move(done));
 }
 

@@ -27,6 +27,7 @@ absl::StatusOr<scheduler::Demand> ParseDemand(const wire::Demand& demand) {
     parsed.locality.push_back({location.node, static_cast<int64_t>(bytes)});
   }
   parsed.priority = demand.priority;
+  parsed.retriable = demand.retriable;
   return parsed;
 }
 

@@ -88,6 +88,7 @@ bool LeaseMachine::TryGrantHere(const LeaseAsked& request, Context& context) {
   lease.job = request.job;
   lease.holder = request.holder;
   lease.local_request = request.request_id;
+  lease.retriable = request.parsed.retriable;
   for (int gpu : granted->gpu_indices()) lease.gpu_ids.push_back(static_cast<uint32_t>(gpu));
   if (request.head_was_asked) context.effects.push_back(WithdrawForwarded{request.request_id});
   AttachWorker(std::move(lease), request.code, request.new_worker, context);
@@ -125,6 +126,7 @@ void LeaseMachine::WaitHere(LeaseAsked request) {
 }
 
 void LeaseMachine::AttachWorker(Lease lease, const wire::CodePackage& code, WorkerId new_worker, Context& context) {
+  lease.since = context.now;
   WorkerKey key{lease.job, code.id, lease.gpu_ids};
   std::optional<WorkerId> worker;
   // An actor's worker is its own from the start: nothing of a task before it is left in it.
@@ -294,6 +296,7 @@ void LeaseMachine::On(const HeadGrants& event, Context& context) {
   lease.job = grant.job;
   lease.holder = grant.holder;
   lease.head_request = grant.request_id;
+  lease.retriable = event.parsed.retriable;
   for (int gpu : granted->gpu_indices()) lease.gpu_ids.push_back(static_cast<uint32_t>(gpu));
   AttachWorker(std::move(lease), grant.code, event.new_worker, context);
 }
@@ -430,6 +433,7 @@ void LeaseMachine::On(const ActorAsked& event, Context& context) {
   lease.source = Source::kActor;
   lease.job = start.spec.job;
   lease.actor = id;
+  lease.retriable = start.spec.max_restarts != 0;
   for (int gpu : granted->gpu_indices()) lease.gpu_ids.push_back(static_cast<uint32_t>(gpu));
   AttachWorker(std::move(lease), start.spec.code, event.new_worker, context);
 }
@@ -564,6 +568,14 @@ std::vector<HeldLease> LeaseMachine::HeldLeases() const {
   }
   std::sort(held.begin(), held.end(), [](const HeldLease& a, const HeldLease& b) { return a.lease < b.lease; });
   return held;
+}
+
+std::vector<LeaseMachine::InUse> LeaseMachine::WorkersInUse() const {
+  std::vector<InUse> in_use;
+  for (const auto& [id, lease] : leases_) {
+    if (lease.held) in_use.push_back({lease.worker, lease.job, lease.retriable, lease.since});
+  }
+  return in_use;
 }
 
 std::vector<HeldActor> LeaseMachine::HeldActors() const {

@@ -119,6 +119,9 @@ class LeaseMachine {
   const WorkerPool& pool() const { return pool_; }
   std::vector<HeldLease> HeldLeases() const;
   std::vector<HeldActor> HeldActors() const;
+  // Workers with what they are used for; not those that are starting.
+  struct InUse { WorkerId worker; JobId job; bool retriable = true; absl::Time since; };
+  std::vector<InUse> WorkersInUse() const;
   // Requests of this node that wait, here or at the head.
   size_t waiting() const { return waiting_.size() + forwarded_.size(); }
   bool contended() const { return contended_; }
@@ -138,6 +141,8 @@ class LeaseMachine {
     uint64_t head_request = 0;         // kHead
     ActorId actor;                     // kActor
     std::vector<uint32_t> gpu_ids;
+    bool retriable = true;             // what it is for can be run again
+    absl::Time since;                  // it was granted
   };
   struct Actor {
     wire::ActorSpec spec;

@@ -48,6 +48,8 @@ class LeaseService {
   // After the worker was answered.
   void OnRegistered(WorkerId worker, const wire::WorkerAddress& address);
   void WorkerFate(wire::Call call);
+  // Memory runs short.
+  void EndForMemory(WorkerId worker, const std::string& reason) { processes_.Kill(worker, reason, true); }
   void Step(const LeaseEvent& event);
 
   // ---- from the head
@@ -92,7 +94,8 @@ class LeaseService {
   void Run(const RetireWorker& effect);
 
   void OnWorkerEnded(const WorkerProcesses::End& end);
-  void RememberDead(WorkerId worker, const std::string& reason);
+  struct Dead { std::string reason; bool out_of_memory = false; };
+  void RememberDead(WorkerId worker, Dead dead);
   void AskHeadAboutFate(std::shared_ptr<FateQuestion> question);
   void ReportResourcesSoon();
 
@@ -100,7 +103,7 @@ class LeaseService {
   NodeId node_;
   LeaseMachine machine_;
   std::unordered_map<std::string, std::shared_ptr<wire::Call>> requests_;   // lease requests that wait, by request id
-  std::unordered_map<WorkerId, std::string> dead_;                          // bounded: see dead_order_
+  std::unordered_map<WorkerId, Dead> dead_;                          // bounded: see dead_order_
   std::deque<WorkerId> dead_order_;
   std::vector<std::shared_ptr<FateQuestion>> fate_questions_;               // about workers of this node
   uint64_t reported_version_ = 0;

@@ -82,6 +82,7 @@ struct Filler {
     h->set_number(m.number);
     h->set_object_store_used(m.object_store_used);
     h->set_workers(m.workers);
+    h->set_object_store_spilled(m.object_store_spilled);
   }
   void operator()(const ResourceUpdate& m) {
     v1::ResourceUpdate* r = out->mutable_resources();
@@ -138,6 +139,7 @@ struct Filler {
     w->set_worker_id(IdBytes(m.worker));
     w->set_reason(m.reason);
     w->set_exit_code(m.exit_code);
+    w->set_out_of_memory(m.out_of_memory);
   }
   void operator()(const DriverJoined& m) {
     v1::DriverJoined* d = out->mutable_driver_joined();
@@ -332,6 +334,7 @@ v1::Demand ToProto(const wire::Demand& demand) {
     bytes->set_bytes(location.size);
   }
   out.set_priority(demand.priority);
+  out.set_not_retriable(!demand.retriable);
   return out;
 }
 wire::Demand FromProto(const v1::Demand& demand) {
@@ -348,6 +351,7 @@ wire::Demand FromProto(const v1::Demand& demand) {
   }
   for (const v1::ObjectBytes& bytes : demand.locality()) out.locality.push_back({IdFrom<NodeId>(bytes.node_id()), "", bytes.bytes()});
   out.priority = demand.priority();
+  out.retriable = !demand.not_retriable();
   return out;
 }
 
@@ -475,6 +479,9 @@ wire::NodeInfo FromProto(const v1::NodeInfo& info) {
   out.labels = FromMap<Texts>(info.labels());
   out.alive = info.alive();
   out.is_head_node = info.is_head_node();
+  out.hostname = info.hostname();
+  out.object_store_used = info.object_store_used();
+  out.draining = info.draining();
   return out;
 }
 v1::NodeInfo ToProto(const wire::NodeInfo& info) {

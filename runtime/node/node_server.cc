@@ -1,9 +1,11 @@
 #include "runtime/node/node_server.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,11 +27,13 @@
 #include "runtime/node/client_table.h"
 #include "runtime/node/cluster_client.h"
 #include "runtime/node/demand_codec.h"
+#include "runtime/node/evacuation.h"
 #include "runtime/node/gpus.h"
 #include "runtime/node/head_link.h"
 #include "runtime/node/health_server.h"
 #include "runtime/node/job_runner.h"
 #include "runtime/node/lease_service.h"
+#include "runtime/node/memory_watch.h"
 #include "runtime/node/observer.h"
 #include "runtime/node/package_cache.h"
 #include "runtime/node/worker_prints.h"
@@ -73,6 +77,18 @@ uint64_t AvailableMemory() {
   std::optional<uint64_t> used = number("/sys/fs/cgroup/memory.current");
   if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
   return available;
+}
+
+uint64_t FreeOnDisk(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::space_info space = std::filesystem::space(folder, error);
+  return error ? 0 : space.available;
+}
+
+// Nothing is won by writing there what memory has no room for.
+bool IsInMemory(const std::string& folder) {
+  struct statfs info;
+  return ::statfs(folder.c_str(), &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
 
 // CPUs this process may use: its affinity mask and its cgroup's quota.
@@ -134,8 +150,10 @@ struct NodeServer::Impl {
   std::unique_ptr<PackageCache> packages;
   std::unique_ptr<WorkerPrints> prints;
   std::unique_ptr<LeaseService> leases;
+  std::unique_ptr<MemoryWatch> memory;
   std::unique_ptr<WorkerService> workers;
   std::unique_ptr<Observer> observer;
+  std::unique_ptr<Evacuation> evacuation;   // since this node was first drained
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<HealthServer> health;
   std::unique_ptr<wire::Listener> unix_listener;
@@ -156,8 +174,10 @@ NodeServer::Impl::~Impl() {
   tcp_listener.reset();
   health.reset();
   jobs.reset();
+  evacuation.reset();
   observer.reset();
   workers.reset();
+  memory.reset();
   leases.reset();
   prints.reset();
   packages.reset();
@@ -231,7 +251,22 @@ absl::Status NodeServer::Impl::Start() {
     std::error_code error;
     options.executable_dir = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
   }
-  ARGOSY_ASSIGN_OR_RETURN(store, store::ObjectStore::Open(loop, {.size = options.object_store_bytes, .door_path = socket_dir + "/store"}));
+  store::ObjectStoreOptions objects{.size = options.object_store_bytes, .door_path = socket_dir + "/store"};
+  if (options.spills) {
+    std::string folder = options.spill_dir;
+    if (folder.empty()) folder = IsInMemory(options.session_dir) ? "/var/tmp" : options.session_dir + "/spill";
+    if (IsInMemory(folder)) spdlog::warn("objects are spilled to {}, which is memory too: --spill-dir names a folder on a disk", folder);
+    absl::StatusOr<std::unique_ptr<store::SpillFile>> file = store::SpillFile::Open(folder);
+    if (file.ok()) {
+      objects.spill_disk = std::move(*file);
+      objects.spill_max = options.spill_bytes_max > 0 ? options.spill_bytes_max : FreeOnDisk(folder) / 10 * 9;
+    } else if (!options.spill_dir.empty()) {
+      return file.status();
+    } else {
+      spdlog::warn("objects are not spilled when memory has no room for them: {}", Message(file.status()));
+    }
+  }
+  ARGOSY_ASSIGN_OR_RETURN(store, store::ObjectStore::Open(loop, objects));
   const std::string bind_ip = options.bind_ip.empty() ? options.ip : options.bind_ip;
   wire::Identity self{wire::Role::kNode, std::string(id.Bytes())};
   wire::ListenOptions listen{.self = self, .token = options.token};
@@ -315,6 +350,13 @@ void NodeServer::Impl::MakeServices() {
                           .worker_start_timeout = options.worker_start_timeout,
                           .worker_idle_timeout = options.worker_idle_timeout},
       std::move(processes));
+  memory = std::make_unique<MemoryWatch>(MemoryWatch::Parts{.loop = loop, .cluster = *cluster, .leases = *leases, .peers = *peers},
+                                         MemoryWatchOptions{.threshold = options.memory_threshold,
+                                                            .period = options.memory_watch_period,
+                                                            .workers_max = options.workers_memory_max,
+                                                            .hostname = HostName(),
+                                                            .self = id,
+                                                            .node_name = options.name});
   wire::WorkerRegistered self;
   self.node = id;
   self.node_name = options.name;
@@ -331,6 +373,7 @@ void NodeServer::Impl::MakeServices() {
                                                                  .head = *head,
                                                                  .cluster = *cluster,
                                                                  .leases = *leases,
+                                                                 .memory = *memory,
                                                                  .store = *store,
                                                                  .mover = *mover,
                                                                  .code_files = *code_files,
@@ -367,12 +410,13 @@ void NodeServer::Impl::OnRegistered(const Registered& registered) {
   spdlog::info("registered at the head {} of cluster {} (epoch {})", options.head_address, registered.cluster_id, registered.epoch);
   double seconds = registered.heartbeat_seconds > 0 ? registered.heartbeat_seconds : absl::ToDoubleSeconds(kHeartbeatPeriod);
   heartbeat.Every(absl::Seconds(seconds), [this] {
-    head->SendNow(Heartbeat{++heartbeat_number, store->used(), static_cast<uint32_t>(leases->workers())});
+    head->SendNow(Heartbeat{++heartbeat_number, store->used(), static_cast<uint32_t>(leases->workers()), store->table().spilled_bytes()});
   });
   head->SendNow(leases->Resources());
   // A head that has restarted knows the drivers no more; for any other a repeat changes nothing.
   workers->ReportDrivers();
   leases->SetHeadConnected(true);
+  memory->SetCluster(registered.cluster_id);
   jobs->OnStream();
   if (callbacks.registered) callbacks.registered();
 }
@@ -394,8 +438,10 @@ void NodeServer::Impl::StartOver(const std::string& reason) {
   spdlog::error("the head had declared this node dead ({}): its workers are killed, and it registers under a new id", reason);
   jobs->KillAll();
   workers->CloseAll("its node was declared dead by the head");
+  evacuation.reset();
   observer.reset();
   workers.reset();
+  memory.reset();
   leases.reset();   // kills the workers
   mover.reset();
   id = NodeId::Random();
@@ -446,7 +492,7 @@ void NodeServer::Impl::Drain(const DrainNode& drain) {
   if (left) return;
   if (drain.undo) {
     draining.reset();
-    drain_poll.Cancel();
+    drain_poll.Cancel();   // what moves at this moment arrives all the same
     spdlog::info("this node is not drained any more");
     return;
   }
@@ -455,16 +501,28 @@ void NodeServer::Impl::Drain(const DrainNode& drain) {
   spdlog::info("this node is drained ({}): it takes nothing new, and ends {}", *draining,
                drain.deadline_seconds > 0 ? fmt::format("when nothing runs here any more, or in {:.0f} s", drain.deadline_seconds)
                                           : "when nothing runs here any more");
+  // Kept when it is drained again: answers of objects on their way still come.
+  if (!evacuation) {
+    evacuation = std::make_unique<Evacuation>(
+        Evacuation::Parts{.loop = loop, .cluster = *cluster, .store = *store, .peers = *peers},
+        Evacuation::Options{.self = id, .wire_address = wire_address, .lives_here = [this](WorkerId worker) {
+                              return clients.Find(worker) != nullptr || leases->machine().pool().Find(worker) != nullptr;
+                            }});
+  }
   drain_poll.Every(absl::Milliseconds(100), [this] { LeaveWhenIdle(); });
 }
 
 void NodeServer::Impl::LeaveWhenIdle() {
   bool idle = leases->machine().HeldLeases().empty() && leases->machine().HeldActors().empty() && leases->machine().waiting() == 0 &&
               jobs->running() == 0 && workers->drivers() == 0;
-  if ((!idle && Clock::Real().Now() < drain_deadline) || !head->is_registered()) return;
+  // Objects move while tasks still run, and what those leave behind at the end.
+  if (evacuation) evacuation->Step();
+  bool empty = evacuation == nullptr || evacuation->done();
+  if ((!(idle && empty) && Clock::Real().Now() < drain_deadline) || !head->is_registered()) return;
   left = true;
   stopping = true;
-  spdlog::info("this node leaves the cluster: {}", idle ? "nothing runs here any more" : "the time it was given is over");
+  spdlog::info("this node leaves the cluster: {}; {} objects were moved to other nodes{}", idle && empty ? "nothing runs here any more" : "the time it was given is over",
+               evacuation ? evacuation->moved() : 0, empty ? "" : ", and not all");
   head->Send(NodeLeft{fmt::format("it was drained ({})", *draining)});
   // Without an answer it ends all the same, and the head's time-out says the rest.
   drain_poll.After(absl::Seconds(3), [this] {

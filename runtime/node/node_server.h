@@ -36,18 +36,24 @@ struct NodeServerOptions {
   std::vector<std::string> gpu_devices;
   std::optional<std::string> cuda_visible_devices;   // of this process: which GPUs are found out
   uint64_t object_store_bytes = 0;           // 0: 30% of the memory that is available now
+  std::string spill_dir;                     // where objects go when memory is full; empty: "spill" in the session folder, or /var/tmp when that is in memory
+  bool spills = true;
+  uint64_t spill_bytes_max = 0;              // 0: 90% of what is free there now
   std::string session_dir;                   // made when missing, with mode 0700; locked while the daemon lives
   std::string executable_dir;                // of the argosy binary: put first in a job's PATH; empty: this process's
   bool is_head_node = false;
+  double memory_threshold = 0.95;            // share of the host's memory from which work is ended
+  absl::Duration memory_watch_period = absl::Milliseconds(250);   // zero: memory is not watched
+  uint64_t workers_memory_max = 0;           // bytes that this node's workers may take together; 0: no bound
   absl::Duration worker_start_timeout = absl::Seconds(60);
   absl::Duration worker_idle_timeout = absl::Seconds(60);
 };
 
 // Thread:   made, started and destroyed by the thread that owns `loop` (before or after Run), or on the loop.
 // Lifetime: outlives nothing; destroying it kills its workers and its jobs' entrypoints.
-// Failure:  Start: the session folder is locked by another daemon, a port is taken, the arena cannot be made. A head that cannot
-//           be reached is not one: the daemon keeps trying (`registered` tells). PERMISSION_DENIED from the head (wrong token) or a
-//           refused version ends it: `fatal` is called once.
+// Failure:  Start: the session folder is locked by another daemon, a port is taken, the arena, or the spill file in the folder that was
+//           given, cannot be made. A head that cannot be reached is not one: the daemon keeps trying (`registered` tells).
+//           PERMISSION_DENIED from the head (wrong token) or a refused version ends it: `fatal` is called once.
 class NodeServer {
  public:
   struct Callbacks {

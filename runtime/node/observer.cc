@@ -147,6 +147,8 @@ void Observer::On(const ObjectsQuestion& question, const Done& done) {
   answer->used = parts_.store.used();
   answer->capacity = parts_.store.arena_size();
   answer->backed = parts_.store.backed();
+  answer->spilled = parts_.store.table().spilled_bytes();
+  answer->spill_max = parts_.store.table().spill_max();
   // The largest first, so that a bound cuts what matters least.
   std::vector<store::ObjectTable::Listed> objects = parts_.store.table().List();
   std::sort(objects.begin(), objects.end(), [](const auto& a, const auto& b) { return a.size > b.size; });
@@ -156,7 +158,7 @@ void Observer::On(const ObjectsQuestion& question, const Done& done) {
       ++answer->missing;
       continue;
     }
-    answer->objects.push_back({object.object, object.size, object.owner, object.job, object.sealed, object.is_copy, object.pins});
+    answer->objects.push_back({object.object, object.size, object.owner, object.job, object.sealed, object.is_copy, object.pins, !object.in_memory});
   }
   std::vector<ClientPointer> processes;
   for (const ClientPointer& client : parts_.clients.All()) {

@@ -38,7 +38,7 @@ struct Registration {
   std::optional<std::string> draining;   // why
 };
 
-struct Heartbeat { uint64_t number = 0; uint64_t object_store_used = 0; uint32_t workers = 0; };
+struct Heartbeat { uint64_t number = 0; uint64_t object_store_used = 0; uint32_t workers = 0; uint64_t object_store_spilled = 0; };
 struct BundleAvailable { scheduler::BundleKey bundle; ResourceSet available; };
 struct ResourceUpdate { uint64_t version = 0; ResourceSet available; uint32_t waiting_requests = 0; std::vector<BundleAvailable> bundles; };
 struct LeaseResult {
@@ -61,7 +61,7 @@ struct ActorEnded {
   bool constructor_failed = false;
   bool intended = false;
 };
-struct WorkerDied { WorkerId worker; std::string reason; int32_t exit_code = 0; };
+struct WorkerDied { WorkerId worker; std::string reason; int32_t exit_code = 0; bool out_of_memory = false; };
 struct DriverJoined {
   JobId job;
   std::string submission_id;

@@ -121,10 +121,13 @@ absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const wire::C
   return absl::OkStatus();
 }
 
-void WorkerProcesses::Kill(WorkerId worker, const std::string& reason) {
+void WorkerProcesses::Kill(WorkerId worker, const std::string& reason, bool out_of_memory) {
   auto at = children_.find(worker);
   if (at == children_.end()) return;
-  if (at->second.kill_reason.empty()) at->second.kill_reason = reason;
+  if (at->second.kill_reason.empty()) {
+    at->second.kill_reason = reason;
+    at->second.out_of_memory = out_of_memory;
+  }
   if (at->second.process) at->second.process->Signal(SIGKILL);
 }
 
@@ -160,7 +163,7 @@ void WorkerProcesses::OnEnd(WorkerId worker, const ProcessEnd& end) {
     reason = "it " + reason + " before it had registered";
     if (std::string tail = Tail(child.mapped().error_log, 600); !tail.empty()) reason += "; it said: " + tail;
   }
-  ended_({worker, reason, end.signal != 0 ? -end.signal : end.exit_code});
+  ended_({worker, reason, end.signal != 0 ? -end.signal : end.exit_code, child.mapped().out_of_memory});
 }
 
 void WorkerProcesses::Fail(WorkerId worker, const std::string& reason) {

@@ -34,7 +34,7 @@ struct WorkerProcessesOptions {
 // Failure:  a worker that cannot be started ends, with the reason.
 class WorkerProcesses {
  public:
-  struct End { WorkerId worker; std::string reason; int exit_code = 0; };
+  struct End { WorkerId worker; std::string reason; int exit_code = 0; bool out_of_memory = false; };
   using Ended = std::function<void(const End& end)>;
   WorkerProcesses(async::Loop& loop, transfer::CodeFiles& code_files, WorkerProcessesOptions options, Ended ended);
   ~WorkerProcesses();
@@ -42,7 +42,7 @@ class WorkerProcesses {
   // The code's files are fetched first when they are not here.
   void Start(WorkerId worker, const wire::CodePackage& code, const std::vector<uint32_t>& gpu_ids);
   // `reason` becomes the reason of its end. Unknown workers: nothing.
-  void Kill(WorkerId worker, const std::string& reason);
+  void Kill(WorkerId worker, const std::string& reason, bool out_of_memory = false);
   // Its reason, when it ends by itself.
   void ExpectEnd(WorkerId worker, const std::string& reason);
   // The worker whose start-up block has this number and whose process is `pid`; it has now registered.
@@ -58,6 +58,7 @@ class WorkerProcesses {
     uint64_t startup_number = 0;
     std::unique_ptr<Process> process;   // null while the code is fetched
     std::string kill_reason;
+    bool out_of_memory = false;
     bool registered = false;
     std::string error_log;
   };

@@ -73,6 +73,10 @@ void WorkerService::OnRequest(const ClientPointer& client, wire::Call call) {
     case Method::kReadCodeFile: return parts_.code_files.ServeRead(std::move(call));
     default: break;
   }
+  if (client->connection->peer().role == wire::Role::kNode) {
+    if (call.method() == Method::kAdoptObject) return AdoptObject(std::move(call));
+    if (call.method() == Method::kMemoryUse) return parts_.memory.OnMemoryUse(std::move(call));
+  }
   if (!client->registered) return call.Fail(FailedPrecondition("register as a worker or driver first"));
   switch (call.method()) {
     case Method::kRequestLease: return parts_.leases.RequestLease(*client, std::move(call));
@@ -121,6 +125,10 @@ void WorkerService::OnNotice(const ClientPointer& client, wire::Method method, c
   };
   if (method == Method::kDropObject) {
     if (auto message = read(wire::DropObject{})) parts_.mover.ServeDrop(*message);
+    return;
+  }
+  if (method == Method::kEndForMemory && client->connection->peer().role == wire::Role::kNode) {
+    if (auto message = read(wire::EndForMemory{})) parts_.memory.OnEndForMemory(*message);
     return;
   }
   if (!client->registered) return spdlog::warn("a notice {} from a process that has not registered was ignored", static_cast<int>(method));
@@ -340,7 +348,7 @@ void WorkerService::CreateObject(const ClientPointer& client, wire::Call call) {
   absl::StatusOr<wire::CreateObject> message = call.As<wire::CreateObject>();
   if (!message.ok()) return call.Fail(message.status());
   store::CreateRequest request{.object = message->object, .size = message->size, .client = client->store_client,
-                               .owner = message->owner.worker, .job = client->job};
+                               .owner = message->owner.worker, .job = client->job, .owner_tcp = message->owner.tcp};
   auto shared = std::make_shared<wire::Call>(std::move(call));
   parts_.store.Create(request, [shared](absl::StatusOr<store::Place> place) {
     if (place.ok()) shared->Answer(wire::ObjectPlace{place->offset, place->size});
@@ -354,6 +362,20 @@ void WorkerService::SealObject(const ClientPointer& client, wire::Call call) {
   absl::Status status = parts_.store.Seal(message->object, client->store_client);
   if (status.ok()) call.Answer(wire::Empty{});
   else call.Fail(status);
+}
+
+// From a node that leaves.
+void WorkerService::AdoptObject(wire::Call call) {
+  absl::StatusOr<wire::AdoptObject> message = call.As<wire::AdoptObject>();
+  if (!message.ok()) return call.Fail(message.status());
+  auto shared = std::make_shared<wire::Call>(std::move(call));
+  parts_.mover.Pull(message->object, {message->from}, message->job,
+                    [this, weak = std::weak_ptr<bool>(alive_), shared, adopt = *message](absl::Status status) {
+    if (weak.expired()) return;
+    if (status.ok()) status = parts_.store.Adopt(adopt.object, adopt.owner, adopt.owner_tcp);
+    if (!status.ok()) return shared->Fail(status);
+    shared->Answer(wire::ObjectLocation{self_.node, self_.wire_address, adopt.from.size});
+  });
 }
 
 struct WorkerService::Getting {
@@ -396,13 +418,23 @@ void WorkerService::TryGet(const std::shared_ptr<Getting>& getting) {
     else getting->call.Fail(error);
   };
   if (place.ok()) return finish(absl::OkStatus());
+  if (parts_.store.IsSpilled(object)) {
+    return parts_.store.WhenHere(object, [this, weak, getting](absl::Status status) {
+      if (weak.expired() || getting->done) return;
+      if (status.ok()) return TryGet(getting);
+      getting->done = true;
+      getting->deadline.Cancel();
+      getting->call.Fail(status);
+    });
+  }
   if (parts_.store.IsBeingCreated(object)) {
     return parts_.store.WhenCreated(object, [this, weak, getting](bool sealed) {
       // From its own turn: the store is in the middle of the change.
       if (!weak.expired()) parts_.loop.Post([this, weak, getting] { if (!weak.expired()) TryGet(getting); });
     });
   }
-  if (getting->pulled) return finish(NotFound("object {} was evicted as soon as it had arrived", object.Hex()));
+  // Of the copy here; it is asked for again.
+  if (getting->pulled) return finish(Unavailable("object {} was evicted as soon as it had arrived", object.Hex()));
   parts_.mover.Pull(object, getting->message.locations, getting->client->job, [this, weak, getting](absl::Status status) {
     if (weak.expired() || getting->done) return;
     getting->pulled = true;

@@ -12,6 +12,7 @@
 #include "runtime/node/group_calls.h"
 #include "runtime/node/head_link.h"
 #include "runtime/node/lease_service.h"
+#include "runtime/node/memory_watch.h"
 #include "runtime/node/process.h"
 #include "runtime/node/worker_prints.h"
 #include "runtime/store/object_store.h"
@@ -33,6 +34,7 @@ class WorkerService {
     HeadLink& head;
     ClusterClient& cluster;
     LeaseService& leases;
+    MemoryWatch& memory;
     store::ObjectStore& store;
     transfer::ObjectMover& mover;
     transfer::CodeFiles& code_files;
@@ -85,6 +87,7 @@ class WorkerService {
   void FlushPrints(const ClientPointer& client, wire::Call call);
 
   void CreateObject(const ClientPointer& client, wire::Call call);
+  void AdoptObject(wire::Call call);
   void SealObject(const ClientPointer& client, wire::Call call);
   void GetObject(const ClientPointer& client, wire::Call call);
   struct Getting;

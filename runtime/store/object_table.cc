@@ -7,12 +7,17 @@
 
 namespace argosy::store {
 
-ObjectTable::ObjectTable(Options options) : options_(options), allocator_(options.capacity) {}
+ObjectTable::ObjectTable(Options options) : options_(options), allocator_(options.capacity), disk_(options.spill_max) {
+  options_.spill_batch = std::min(options_.spill_batch, options_.capacity / 8);
+}
 
 std::string ObjectTable::Full(uint64_t size) const {
-  return fmt::format("an object of {} bytes does not fit: the object store has {} bytes, {} in use ({} of them evictable), "
-                     "largest free part {}, {} creates wait", size, capacity(), used(), evictable_bytes_, allocator_.largest_free(),
-                     waiting_.size());
+  std::string text = fmt::format("an object of {} bytes does not fit: the object store has {} bytes, {} in use ({} of them evictable), "
+                                 "largest free part {}, {} creates wait", size, capacity(), used(), evictable_bytes_,
+                                 allocator_.largest_free(), waiting_.size());
+  if (options_.spill_max > 0) text += fmt::format("; {} of at most {} bytes are spilled to disk", disk_.used(), options_.spill_max);
+  if (!spill_error_.empty()) text += "; " + spill_error_;
+  return text;
 }
 
 ObjectTable::Ticket ObjectTable::Create(const CreateRequest& request, absl::Time now) {
@@ -21,6 +26,11 @@ ObjectTable::Ticket ObjectTable::Create(const CreateRequest& request, absl::Time
     answers_.push_back({ticket, request.object, std::move(status)});
     return ticket;
   };
+  if (auto at = by_id_.find(request.object); at != by_id_.end()) {
+    const Entry& here = entries_.at(at->second);
+    bool replaced = here.sealed && !request.is_copy && (here.is_copy || here.owner == request.owner);
+    if (replaced) DeleteEntry(at->second);
+  }
   if (by_id_.contains(request.object)) {
     return fail(MakeStatus(absl::StatusCode::kAlreadyExists, "object {} is already in this store", request.object.Hex()));
   }
@@ -32,7 +42,7 @@ ObjectTable::Ticket ObjectTable::Create(const CreateRequest& request, absl::Time
   if (request.size > capacity() || Allocator::RoundUp(request.size) > capacity()) {
     return fail(MakeStatus(absl::StatusCode::kResourceExhausted, "{}", Full(request.size)));
   }
-  if (waiting_.empty()) {
+  if (waiting_.empty() && restores_.empty()) {
     if (auto offset = AllocateEvicting(request.size)) {
       Insert(ticket, request, *offset);
       return ticket;
@@ -54,6 +64,7 @@ void ObjectTable::Insert(Ticket ticket, const CreateRequest& request, uint64_t o
   entry.owner = request.owner;
   entry.job = request.job;
   entry.is_copy = request.is_copy;
+  entry.owner_tcp = request.owner_tcp;
   by_id_[request.object] = serial;
   answers_.push_back({ticket, request.object, entry.place});
 }
@@ -63,10 +74,18 @@ std::optional<uint64_t> ObjectTable::AllocateEvicting(uint64_t size) {
     if (auto offset = allocator_.Allocate(size)) return offset;
     // Evicting everything would not make room: keep the copies.
     if (lru_.empty() || capacity() - used() + evictable_bytes_ < Allocator::RoundUp(size)) return std::nullopt;
-    Serial oldest = lru_.front();
-    by_id_.erase(entries_.at(oldest).object);
-    Destroy(oldest);
+    Evict(lru_.front());
   }
+}
+
+void ObjectTable::Evict(Serial serial) {
+  Entry& entry = entries_.at(serial);
+  if (!entry.disk) {
+    by_id_.erase(entry.object);
+    return Destroy(serial);
+  }
+  FreeMemory(entry);
+  UpdateSpot(serial, entry);
 }
 
 absl::Status ObjectTable::Seal(ObjectId object, ClientNumber client) {
@@ -76,7 +95,7 @@ absl::Status ObjectTable::Seal(ObjectId object, ClientNumber client) {
   if (entry.sealed) return FailedPrecondition("object {} is already sealed", object.Hex());
   if (entry.creator != client) return FailedPrecondition("object {} is being created by another client", object.Hex());
   entry.sealed = true;
-  UpdateEvictable(at->second, entry);
+  UpdateSpot(at->second, entry);
   return absl::OkStatus();
 }
 
@@ -104,9 +123,10 @@ absl::StatusOr<Place> ObjectTable::Pin(ObjectId object, ClientNumber client) {
   auto at = by_id_.find(object);
   if (at == by_id_.end() || !entries_.at(at->second).sealed) return NotFound("object {} is not in this store", object.Hex());
   Entry& entry = entries_.at(at->second);
+  if (!entry.in_memory || entry.io == Entry::kRestoring) return NotFound("object {} is on disk, not in memory", object.Hex());
   ++entry.pins;
   pins_[client].emplace(object, at->second);
-  UpdateEvictable(at->second, entry);
+  UpdateSpot(at->second, entry);
   return entry.place;
 }
 
@@ -125,8 +145,19 @@ bool ObjectTable::Release(ObjectId object, ClientNumber client) {
 void ObjectTable::Unpin(Serial serial) {
   Entry& entry = entries_.at(serial);
   --entry.pins;
-  if (entry.deleted && entry.pins == 0) return Destroy(serial);
-  UpdateEvictable(serial, entry);
+  if (entry.deleted && entry.pins == 0 && entry.io == Entry::kNone) return Destroy(serial);
+  UpdateSpot(serial, entry);
+}
+
+absl::Status ObjectTable::Adopt(ObjectId object, WorkerId owner, const std::string& owner_tcp) {
+  auto at = by_id_.find(object);
+  if (at == by_id_.end() || !entries_.at(at->second).sealed) return NotFound("object {} is not in this store", object.Hex());
+  Entry& entry = entries_.at(at->second);
+  entry.is_copy = false;
+  entry.owner = owner;
+  entry.owner_tcp = owner_tcp;
+  UpdateSpot(at->second, entry);
+  return absl::OkStatus();
 }
 
 bool ObjectTable::Delete(ObjectId object) {
@@ -140,35 +171,58 @@ void ObjectTable::DeleteEntry(Serial serial) {
   Entry& entry = entries_.at(serial);
   by_id_.erase(entry.object);
   if (!entry.sealed) aborted_.push_back(entry.object);
-  if (entry.pins > 0) {
+  std::erase_if(restores_, [&](const Waiting& waiting) {
+    if (waiting.restore != serial) return false;
+    answers_.push_back({waiting.ticket, entry.object, NotFound("object {} was deleted", entry.object.Hex()), true});
+    return true;
+  });
+  if (entry.pins > 0 || entry.io != Entry::kNone) {
     entry.deleted = true;
-    UpdateEvictable(serial, entry);
+    UpdateSpot(serial, entry);
     return;
   }
   Destroy(serial);
 }
 
-void ObjectTable::Destroy(Serial serial) {
-  Entry& entry = entries_.at(serial);
-  if (entry.evictable) {
-    lru_.erase(entry.lru);
-    evictable_bytes_ -= Allocator::RoundUp(entry.place.size);
-  }
+void ObjectTable::FreeMemory(Entry& entry) {
   ARGOSY_CHECK(allocator_.Free(entry.place.offset));
   freed_.push_back({entry.place.offset, Allocator::RoundUp(entry.place.size)});
+  entry.in_memory = false;
+}
+
+void ObjectTable::FreeDisk(Entry& entry) {
+  ARGOSY_CHECK(disk_.Free(*entry.disk));
+  freed_disk_.push_back({*entry.disk, Allocator::RoundUp(entry.place.size)});
+  entry.disk.reset();
+}
+
+void ObjectTable::Destroy(Serial serial) {
+  Entry& entry = entries_.at(serial);
+  entry.deleted = true;
+  UpdateSpot(serial, entry);
+  if (entry.in_memory) FreeMemory(entry);
+  if (entry.disk) FreeDisk(entry);
   entries_.erase(serial);
 }
 
-void ObjectTable::UpdateEvictable(Serial serial, Entry& entry) {
-  bool evictable = entry.is_copy && entry.sealed && !entry.deleted && entry.pins == 0;
-  if (evictable == entry.evictable) return;
-  entry.evictable = evictable;
-  if (evictable) {
-    entry.lru = lru_.insert(lru_.end(), serial);
-    evictable_bytes_ += Allocator::RoundUp(entry.place.size);
-  } else {
+void ObjectTable::UpdateSpot(Serial serial, Entry& entry) {
+  Entry::Spot spot = Entry::kHeld;
+  if (entry.sealed && entry.in_memory && !entry.deleted && entry.pins == 0 && entry.io == Entry::kNone) {
+    spot = entry.is_copy || entry.disk ? Entry::kEvictable : Entry::kSpillable;
+  }
+  if (spot == entry.spot) return;
+  if (entry.spot == Entry::kEvictable) {
     lru_.erase(entry.lru);
     evictable_bytes_ -= Allocator::RoundUp(entry.place.size);
+  } else if (entry.spot == Entry::kSpillable) {
+    spillable_.erase(entry.lru);
+  }
+  entry.spot = spot;
+  if (spot == Entry::kEvictable) {
+    entry.lru = lru_.insert(lru_.end(), serial);
+    evictable_bytes_ += Allocator::RoundUp(entry.place.size);
+  } else if (spot == Entry::kSpillable) {
+    entry.lru = spillable_.insert(spillable_.end(), serial);
   }
 }
 
@@ -207,41 +261,153 @@ void ObjectTable::JobGone(JobId job) {
 }
 
 void ObjectTable::EvictCopies() {
-  while (!lru_.empty()) {
-    Serial oldest = lru_.front();
-    by_id_.erase(entries_.at(oldest).object);
-    Destroy(oldest);
+  while (!lru_.empty()) Evict(lru_.front());
+}
+
+ObjectTable::Ticket ObjectTable::Restore(ObjectId object, absl::Time now) {
+  Ticket ticket = next_ticket_++;
+  auto at = by_id_.find(object);
+  if (at == by_id_.end() || StateOf(object) != State::kSpilled) {
+    answers_.push_back({ticket, object, NotFound("object {} is not on this node's disk", object.Hex()), true});
+    return ticket;
+  }
+  Entry& entry = entries_.at(at->second);
+  if (entry.restore_waits || entry.io == Entry::kRestoring) {
+    answers_.push_back({ticket, object, MakeStatus(absl::StatusCode::kAlreadyExists, "object {} is being restored", object.Hex()), true});
+    return ticket;
+  }
+  if (restores_.size() >= options_.waiting_creates_max) {
+    answers_.push_back({ticket, object, MakeStatus(absl::StatusCode::kResourceExhausted, "{} (the most restores that may wait)",
+                                                   Full(entry.place.size)), true});
+    return ticket;
+  }
+  CreateRequest request{.object = object, .size = entry.place.size};
+  restores_.push_back({ticket, request, now + options_.create_wait_max, at->second});
+  entry.restore_waits = true;
+  return ticket;
+}
+
+bool ObjectTable::Serve(std::deque<Waiting>& queue) {
+  if (queue.empty()) return false;
+  const Waiting first = queue.front();
+  std::optional<uint64_t> offset = AllocateEvicting(first.request.size);
+  if (!offset) return false;
+  queue.pop_front();
+  if (first.restore == 0) {
+    Insert(first.ticket, first.request, *offset);
+    return true;
+  }
+  Entry& entry = entries_.at(first.restore);
+  entry.restore_waits = false;
+  entry.place.offset = *offset;
+  entry.in_memory = true;
+  entry.io = Entry::kRestoring;
+  answers_.push_back({first.ticket, entry.object, entry.place, true, first.restore, *entry.disk});
+  return true;
+}
+
+void ObjectTable::FailOverdue(std::deque<Waiting>& queue, absl::Time now) {
+  while (!queue.empty() && queue.front().deadline <= now) {
+    const Waiting first = queue.front();
+    queue.pop_front();
+    answers_.push_back({first.ticket, first.request.object,
+                        MakeStatus(absl::StatusCode::kResourceExhausted, "{}; it waited {} for space", Full(first.request.size),
+                                   absl::FormatDuration(options_.create_wait_max)), first.restore != 0});
+    if (first.restore == 0) aborted_.push_back(first.request.object);
+    else entries_.at(first.restore).restore_waits = false;
   }
 }
 
 std::vector<ObjectTable::Answer> ObjectTable::TakeAnswers(absl::Time now) {
-  while (!waiting_.empty()) {
-    Waiting& first = waiting_.front();
-    if (auto offset = AllocateEvicting(first.request.size)) {
-      Insert(first.ticket, first.request, *offset);
-    } else if (first.deadline <= now) {
-      answers_.push_back({first.ticket, first.request.object,
-                          MakeStatus(absl::StatusCode::kResourceExhausted, "{}; it waited {} for space", Full(first.request.size),
-                                     absl::FormatDuration(options_.create_wait_max))});
-      aborted_.push_back(first.request.object);
-    } else {
-      break;
+  for (bool served = true; served;) {
+    bool restore_first = !served_restore_last_;
+    served = Serve(restore_first ? restores_ : waiting_);
+    if (served) served_restore_last_ = restore_first;
+    else if ((served = Serve(restore_first ? waiting_ : restores_))) served_restore_last_ = !restore_first;
+    if (!served) {
+      size_t before = waiting_.size() + restores_.size();
+      FailOverdue(restores_, now);
+      FailOverdue(waiting_, now);
+      served = waiting_.size() + restores_.size() < before;   // the next in the queue may fit
     }
-    waiting_.pop_front();
   }
+  PlanSpills(now);
   return std::exchange(answers_, {});
 }
 
+void ObjectTable::PlanSpills(absl::Time now) {
+  if (now >= spill_not_before_) spill_not_before_ = absl::InfinitePast();
+  if (options_.spill_max == 0 || now < spill_not_before_ || (waiting_.empty() && restores_.empty())) return;
+  uint64_t need = 0;
+  for (const std::deque<Waiting>* queue : {&waiting_, &restores_}) {
+    if (!queue->empty()) need = std::max(need, Allocator::RoundUp(queue->front().request.size));
+  }
+  // What is free may lie in parts that are too small: then more is written until it fits.
+  uint64_t have = capacity() - used() + evictable_bytes_ + spilling_bytes_;
+  if (have >= need && spilling_bytes_ > 0) return;
+  uint64_t chosen = 0;
+  while (!spillable_.empty() && (have < need || chosen < options_.spill_batch)) {
+    Serial serial = spillable_.front();
+    Entry& entry = entries_.at(serial);
+    std::optional<uint64_t> offset = disk_.Allocate(entry.place.size);
+    if (!offset) {
+      spill_error_ = "no more may be written to disk";
+      break;
+    }
+    uint64_t size = Allocator::RoundUp(entry.place.size);
+    entry.disk = offset;
+    entry.io = Entry::kSpilling;
+    UpdateSpot(serial, entry);
+    spilling_bytes_ += size;
+    chosen += size;
+    have += size;
+    spills_.push_back({serial, entry.place, *offset});
+  }
+}
+
+void ObjectTable::SpillDone(uint64_t serial, const absl::Status& status, absl::Time now) {
+  auto at = entries_.find(serial);
+  if (at == entries_.end()) return;
+  Entry& entry = at->second;
+  spilling_bytes_ -= Allocator::RoundUp(entry.place.size);
+  entry.io = Entry::kNone;
+  if (status.ok()) {
+    spill_error_.clear();
+  } else {
+    FreeDisk(entry);
+    spill_error_ = Message(status);
+    spill_not_before_ = now + options_.spill_pause;
+  }
+  if (entry.deleted && entry.pins == 0) return Destroy(serial);
+  UpdateSpot(serial, entry);
+}
+
+void ObjectTable::RestoreDone(uint64_t serial, Restored outcome) {
+  auto at = entries_.find(serial);
+  if (at == entries_.end()) return;
+  Entry& entry = at->second;
+  entry.io = Entry::kNone;
+  if (outcome == Restored::kLost && !entry.deleted) by_id_.erase(entry.object);
+  if (outcome == Restored::kLost || entry.deleted) return Destroy(serial);
+  if (outcome == Restored::kNoMemory) FreeMemory(entry);
+  UpdateSpot(serial, entry);
+}
+
 std::optional<absl::Time> ObjectTable::NextDeadline() const {
-  if (waiting_.empty()) return std::nullopt;
-  return waiting_.front().deadline;
+  if (waiting_.empty() && restores_.empty()) return std::nullopt;
+  absl::Time next = absl::InfiniteFuture();
+  if (!waiting_.empty()) next = std::min(next, waiting_.front().deadline);
+  if (!restores_.empty()) next = std::min(next, restores_.front().deadline);
+  if (spill_not_before_ != absl::InfinitePast()) next = std::min(next, spill_not_before_);
+  return next;
 }
 
 std::vector<ObjectTable::Listed> ObjectTable::List() const {
   std::vector<Listed> list;
   list.reserve(entries_.size());
   for (const auto& [serial, entry] : entries_) {
-    list.push_back({entry.object, entry.place.size, entry.owner, entry.job, entry.sealed, entry.is_copy, entry.pins});
+    list.push_back({entry.object, entry.place.size, entry.owner, entry.job, entry.sealed, entry.is_copy, entry.pins, entry.in_memory,
+                    entry.disk.has_value() && entry.io != Entry::kSpilling, entry.deleted, entry.owner_tcp});
   }
   return list;
 }
@@ -249,7 +415,9 @@ std::vector<ObjectTable::Listed> ObjectTable::List() const {
 ObjectTable::State ObjectTable::StateOf(ObjectId object) const {
   auto at = by_id_.find(object);
   if (at == by_id_.end()) return State::kAbsent;
-  return entries_.at(at->second).sealed ? State::kSealed : State::kCreated;
+  const Entry& entry = entries_.at(at->second);
+  if (!entry.sealed) return State::kCreated;
+  return entry.in_memory && entry.io != Entry::kRestoring ? State::kSealed : State::kSpilled;
 }
 
 std::optional<uint64_t> ObjectTable::SizeOf(ObjectId object) const {

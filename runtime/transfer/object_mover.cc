@@ -32,6 +32,7 @@ struct ObjectMover::PullState {
   std::set<uint64_t> missing;                // offsets not asked for
   std::set<uint64_t> in_flight;
   std::string failures;
+  bool unreached = false;                    // a location did not say that it has it not
   async::Timer stall_timer;
 };
 
@@ -85,8 +86,8 @@ void ObjectMover::Admit() {
 void ObjectMover::TryNextLocation(const Pulling& pull) {
   if (pull->finished) return;
   if (pull->locations.empty()) {
-    return Finish(pull, NotFound("no location has object {}{}", pull->object.Hex(),
-                                 pull->failures.empty() ? ": none was given" : pull->failures));
+    std::string what = fmt::format("no location has object {}{}", pull->object.Hex(), pull->failures.empty() ? ": none was given" : pull->failures);
+    return Finish(pull, pull->unreached ? Unavailable("{}", what) : NotFound("{}", what));
   }
   pull->address = pull->locations.front().wire_address;
   pull->locations.pop_front();
@@ -103,6 +104,9 @@ void ObjectMover::TryNextLocation(const Pulling& pull) {
 
 void ObjectMover::LocationFailed(const Pulling& pull, absl::Status why) {
   pull->failures += fmt::format("; {}: {}", pull->address, Message(why));
+  // Also when it has no room to read it back from its disk. What says nonsense does not have it.
+  bool has_not = absl::IsNotFound(why) || absl::IsFailedPrecondition(why) || absl::IsInvalidArgument(why);
+  pull->unreached = pull->unreached || !has_not;
   ++pull->generation;
   pull->connection = nullptr;
   pull->missing.insert(pull->in_flight.begin(), pull->in_flight.end());
@@ -185,7 +189,7 @@ void ObjectMover::OnSize(const Pulling& pull, uint64_t total_size, std::string f
 
 bool ObjectMover::Write(const Pulling& pull, uint64_t offset, const std::string& bytes) {
   if (pull->lost_place || !pull->place) {
-    Finish(pull, NotFound("object {} was deleted while it was pulled", pull->object.Hex()));
+    Finish(pull, Unavailable("object {} was deleted while it was pulled", pull->object.Hex()));
     return false;
   }
   uint64_t want = std::min(options_.chunk_bytes, pull->place->size - std::min(offset, pull->place->size));
@@ -237,6 +241,14 @@ void ObjectMover::ServePull(wire::Call call) {
       if (weak.expired()) return;
       if (sealed) ServePull(std::move(*shared));
       else shared->Fail(NotFound("the object was given up by its creator"));
+    });
+  }
+  if (store_.IsSpilled(request->object)) {
+    auto shared = std::make_shared<wire::Call>(std::move(call));
+    return store_.WhenHere(request->object, [this, weak = std::weak_ptr<bool>(alive_), shared](absl::Status status) {
+      if (weak.expired()) return;
+      if (status.ok()) ServePull(std::move(*shared));
+      else shared->Fail(status);
     });
   }
   absl::StatusOr<store::Place> place = store_.Pin(request->object, 0);

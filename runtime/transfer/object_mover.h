@@ -36,8 +36,8 @@ struct ObjectMoverOptions {
 //
 // Thread:   the loop's.
 // Lifetime: the store and the peers outlive it; callbacks that wait when it is destroyed are dropped.
-// Failure:  Pull: NOT_FOUND when no location has the object (the message says what each answered); RESOURCE_EXHAUSTED when there is
-//           no room for it here.
+// Failure:  Pull: NOT_FOUND when no location has the object (the message says what each answered), UNAVAILABLE when one of them may
+//           have it and did not give it; RESOURCE_EXHAUSTED when there is no room for it here.
 class ObjectMover {
  public:
   ObjectMover(async::Loop& loop, store::ObjectStore& store, Peers& peers, ObjectMoverOptions options);

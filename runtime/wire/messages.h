@@ -31,12 +31,13 @@ enum class Method : uint16_t {
   kReportTasks = 35, kReportMetrics = 36,
   // node daemon -> worker
   kBecomeActor = 40, kExitWorker = 41, kLeaseRecalled = 42, kPrepareForJob = 43, kPrinted = 50,
-  kFlushReports = 51, kListReferences = 52, kDumpStacks = 53,
+  kFlushReports = 51, kListReferences = 52, kDumpStacks = 53, kObjectMoved = 54,
   // worker -> worker
   kPushTask = 60, kCancelTask = 61, kGetOwnedObject = 62, kAddBorrower = 63, kReleaseBorrow = 64, kOpenChannel = 65,
   kAcknowledge = 66, kStreamItem = 67,
   // node daemon -> node daemon
-  kPullObject = 80, kDropObject = 81, kReadCodeFile = 82,
+  kPullObject = 80, kDropObject = 81, kReadCodeFile = 82, kAdoptObject = 83, kMemoryUse = 84,
+  kEndForMemory = 85,
 };
 
 struct Empty {};
@@ -75,6 +76,7 @@ struct Demand {
   Strategy strategy;
   std::vector<ObjectLocation> locality;                // where the big arguments are
   int32_t priority = 0;                                // higher first, within the job
+  bool retriable = true;                               // what it is for can be run again when its worker dies
   bool operator==(const Demand&) const = default;
 };
 
@@ -319,6 +321,9 @@ struct NodeInfo {
   std::map<std::string, std::string> labels;
   bool alive = true;
   bool is_head_node = false;
+  std::string hostname;
+  uint64_t object_store_used = 0;   // bytes
+  bool draining = false;
 };
 struct ListNodesReply { std::vector<NodeInfo> nodes; };
 struct ListNodes { static constexpr Method kMethod = Method::kListNodes; using Reply = ListNodesReply; };
@@ -356,6 +361,16 @@ struct FlushReports { static constexpr Method kMethod = Method::kFlushReports; u
 struct ListReferences { static constexpr Method kMethod = Method::kListReferences; using Reply = References; uint32_t references_max = 0; };
 struct StacksReply { std::string text; };
 struct DumpStacks { static constexpr Method kMethod = Method::kDumpStacks; using Reply = StacksReply; };
+
+// To an object's owner, at its listener: its primary copy is at `to` from now on. Unknown: nobody wants it any more.
+struct ObjectMovedReply { bool known = false; };
+struct ObjectMoved {
+  static constexpr Method kMethod = Method::kObjectMoved;
+  using Reply = ObjectMovedReply;
+  ObjectId object;
+  NodeId from;
+  ObjectLocation to;
+};
 
 // ---- worker -> worker -------------------------------------------------------------------------------------------------------
 
@@ -422,6 +437,8 @@ struct GetOwnedObject {
   using Reply = OwnedObject;
   ObjectId object;
   double wait_seconds = 0;
+  std::vector<ObjectLocation> unreadable;   // the asker could not get it from these: the owner looks for it, or makes it again
+  bool missing = false;                     // ... because they have it no more; else they were not reached
 };
 struct AddBorrower { static constexpr Method kMethod = Method::kAddBorrower; using Reply = Empty; ObjectId object; WorkerAddress borrower; };
 struct ReleaseBorrow { static constexpr Method kMethod = Method::kReleaseBorrow; ObjectId object; WorkerId borrower; };
@@ -438,6 +455,29 @@ struct OpenChannel {
 struct ObjectChunk { uint64_t total_size = 0; std::string bytes; };
 struct PullObject { static constexpr Method kMethod = Method::kPullObject; using Reply = ObjectChunk; ObjectId object; uint64_t offset = 0; uint64_t size_max = 0; };
 struct DropObject { static constexpr Method kMethod = Method::kDropObject; std::vector<ObjectId> objects; };
+// The receiver pulls it and keeps it as the primary copy: the sender leaves. Answered with its new place.
+struct AdoptObject {
+  static constexpr Method kMethod = Method::kAdoptObject;
+  using Reply = ObjectLocation;
+  ObjectId object;
+  WorkerId owner;
+  std::string owner_tcp;
+  JobId job;
+  ObjectLocation from;
+};
+// A worker process and what it takes of the host's memory. `retriable`: what it runs, or ran last, can be run again.
+struct MemoryWorker {
+  WorkerId worker;
+  uint32_t pid = 0;
+  uint64_t bytes = 0;            // of its own, without the object store's
+  JobId job;
+  bool retriable = true;
+  int64_t since_us = 0;          // when what it runs began, since the epoch
+};
+struct MemoryUseReply { std::string boot_id; std::vector<MemoryWorker> workers; };   // boot_id: of the host's kernel
+// From the daemon that watches the host's memory to the others of the host.
+struct MemoryUse { static constexpr Method kMethod = Method::kMemoryUse; using Reply = MemoryUseReply; };
+struct EndForMemory { static constexpr Method kMethod = Method::kEndForMemory; WorkerId worker; std::string reason; };
 struct CodeFileChunk { uint64_t total_size = 0; std::string bytes; };
 struct ReadCodeFile { static constexpr Method kMethod = Method::kReadCodeFile; using Reply = CodeFileChunk; std::string sha256; std::string path; uint64_t offset = 0; uint64_t size_max = 0; };
 

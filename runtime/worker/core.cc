@@ -61,7 +61,10 @@ void Cell::BeCounted() const {
   if (core) core->AdoptLater(std::move(state), std::move(leans_on));
 }
 
-Core::Core(CoreOptions options) : options_(std::move(options)), references_(options_.worker) { lanes_.emplace_back(); }
+Core::Core(CoreOptions options)
+    : options_(std::move(options)), references_(options_.worker), lineage_(options_.lineage_bytes_max) {
+  lanes_.emplace_back();
+}
 
 Core::~Core() {
   role_.Stop();
@@ -277,6 +280,7 @@ void Core::OnWorkerRequest(wire::Call call) {
     case wire::Method::kPushTask: return OnPush(std::move(call));
     case wire::Method::kGetOwnedObject: return OnGetOwned(std::move(call));
     case wire::Method::kStreamItem: return OnStreamItem(std::move(call));
+    case wire::Method::kObjectMoved: return OnObjectMoved(std::move(call));
     case wire::Method::kAddBorrower: {
       absl::StatusOr<wire::AddBorrower> message = call.As<wire::AddBorrower>();
       if (!message.ok()) return call.Fail(message.status());

@@ -24,6 +24,7 @@
 #include "runtime/async/loop.h"
 #include "runtime/base/id.h"
 #include "runtime/base/id_map.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/token.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/store/door.h"
@@ -32,6 +33,7 @@
 #include "runtime/wire/printed_names.h"
 #include "runtime/worker/actor_call_machine.h"
 #include "runtime/worker/execution.h"
+#include "runtime/worker/lineage_table.h"
 #include "runtime/worker/object.h"
 #include "runtime/worker/peer_pool.h"
 #include "runtime/worker/reference_machine.h"
@@ -87,6 +89,7 @@ struct CoreOptions {
   std::function<bool(ProcessMetrics* metrics)> metrics;
   wire::CodePackage code;              // what this job's workers run; an empty `source_address` is filled in
   Executor executor;
+  uint64_t lineage_bytes_max = kLineageBytesMax;   // of finished tasks that are kept, so that lost results can be made again
 };
 
 struct TaskRequest {
@@ -290,12 +293,28 @@ class Core : public std::enable_shared_from_this<Core> {
   void SetStored(ObjectState& state, std::vector<wire::ObjectLocation> locations, std::vector<wire::Reference> references, bool registered);
   void SetError(ObjectState& state, wire::ErrorInfo error);
   void BecomeReady(ObjectState& state, int status);
+  void DeleteStored(ObjectId object, std::vector<wire::ObjectLocation> locations);
   void OnGetOwned(wire::Call call);
+  void AnswerWhenReady(wire::Call call, const std::shared_ptr<ObjectState>& state, double wait_seconds);
   void AnswerOwned(wire::Call& call, const ObjectState& state);
   Fetched FetchState(const CellPtr& cell, absl::Time deadline, bool blocks);
-  absl::StatusOr<std::shared_ptr<const void>> PinStored(ObjectState& state, absl::Time deadline, std::string_view* bytes);
+  // `tried`: where it should have been.
+  absl::StatusOr<std::shared_ptr<const void>> PinStored(ObjectState& state, absl::Time deadline, std::string_view* bytes,
+                                                        std::vector<wire::ObjectLocation>* tried);
   absl::StatusOr<wire::ObjectLocation> Store(ObjectId object, const OutgoingValue& value, size_t size, const wire::WorkerAddress& owner);
   absl::StatusOr<PreparedArguments> Prepare(std::vector<OutgoingArgument> arguments);
+
+  // lost objects (core_lineage.cc)
+  void KeepLineage(const std::shared_ptr<TaskRecord>& record, int retries_left, uint32_t attempt);
+  void Apply(const LineageTable::Effects& effects, ReferenceMachine::Effects& references);
+  std::string WhyNotRebuildable(const ObjectState& state) const;
+  void Unready(ObjectState& state);
+  void Unreadable(const std::shared_ptr<ObjectState>& state, const std::vector<wire::ObjectLocation>& tried, bool missing,
+                  std::function<void()> done);
+  void DropLocations(const std::shared_ptr<ObjectState>& state, const std::vector<wire::ObjectLocation>& gone, const char* how);
+  void OnObjectMoved(wire::Call call);
+  void Rebuild(const std::shared_ptr<ObjectState>& lost, const std::string& what);
+  void RunAgain(std::shared_ptr<TaskRecord> record, std::vector<std::shared_ptr<ObjectState>>& wanted);
 
   // tasks and calls of this process (core_submit.cc)
   // A new record with its returns' handles.
@@ -411,12 +430,14 @@ class Core : public std::enable_shared_from_this<Core> {
   std::mutex states_mutex_;
   IdMap<ObjectId, std::shared_ptr<ObjectState>> states_;   // under states_mutex_
   ReferenceMachine references_;
+  LineageTable lineage_;
 
   std::atomic<int64_t> pending_tasks_ = 0;
   SubmitMachine submit_;
   std::vector<ShapeDemand> shape_demands_;                              // by shape
   SubmitMachine::ShapeId last_shape_ = 0;
   IdMap<TaskId, std::shared_ptr<TaskRecord>> tasks_;
+  std::unordered_map<TaskId, std::shared_ptr<TaskRecord>> kept_;         // ended; those that the lineage table knows
   std::unordered_map<LeaseId, LeaseRecord> leases_;
   std::unordered_map<uint64_t, std::string> lease_requests_;            // number -> id on the wire
   std::unique_ptr<async::Timer> tick_;

@@ -483,7 +483,7 @@ ExecutionOutput Core::Run(const std::shared_ptr<Execution>& execution) {
     }
     const Reference& reference = std::get<Reference>(spec.arguments[i]);
     handles.push_back(MakeHandle(reference.object, reference.owner));
-    // The submitter waited until it was there, so this waits for a transfer at most and the CPU is not lent.
+    // The submitter waited until it was there, so this waits for a transfer at most and the CPU is not lent; but see FetchState.
     Fetched fetched = FetchState(handles.back(), absl::InfiniteFuture(), false);
     if (fetched.kind == Fetched::kError) {
       output.error = fetched.error;

@@ -15,6 +15,12 @@ namespace argosy::worker {
 using wire::ErrorInfo;
 using wire::Reference;
 
+namespace {
+
+constexpr absl::Duration kOwnerAnswersWithin = absl::Milliseconds(100);
+
+}  // namespace
+
 std::shared_ptr<ObjectState> Core::StateOf(ObjectId object, const wire::WorkerAddress& owner) {
   std::lock_guard lock(states_mutex_);
   std::shared_ptr<ObjectState>& state = states_[object];
@@ -69,17 +75,23 @@ void Core::DropHandle(ObjectId object) {
 
 void Core::Apply(ReferenceMachine::Effects effects) {
   if (!peers_) return;
-  for (ObjectId object : effects.freed) {
+  // Grows: with an object goes its task's lineage, and with that the tasks' of its arguments.
+  for (size_t i = 0; i < effects.freed.size(); ++i) {
+    ObjectId object = effects.freed[i];
     std::shared_ptr<ObjectState> state = FindState(object);
     if (!state) continue;
-    if (state->status == ObjectState::kStored) {
-      wire::DeleteObjects message;
-      message.objects = {object};
-      message.locations = state->locations;
-      NodeNotify(message);
-    }
+    if (state->status == ObjectState::kStored) DeleteStored(object, state->locations);
+    LineageTable::Effects gone;
+    lineage_.ResultGone(state->task, gone);
+    Apply(gone, effects);
     std::lock_guard lock(states_mutex_);
     states_.erase(object);
+  }
+  for (ObjectId object : effects.released) {
+    std::shared_ptr<ObjectState> state = FindState(object);
+    if (!state || state->status != ObjectState::kStored || !references_.LineageOnly(object)) continue;
+    DeleteStored(object, state->locations);
+    Unready(*state);
   }
   for (ObjectId object : effects.dropped) {
     std::lock_guard lock(states_mutex_);
@@ -104,6 +116,13 @@ void Core::Apply(ReferenceMachine::Effects effects) {
   }
 }
 
+void Core::DeleteStored(ObjectId object, std::vector<wire::ObjectLocation> locations) {
+  wire::DeleteObjects message;
+  message.objects = {object};
+  message.locations = std::move(locations);
+  NodeNotify(message);
+}
+
 void Core::WhenReady(const std::shared_ptr<ObjectState>& state, std::function<void()> function) {
   if (state->is_ready()) return function();
   state->waiters.push_back(std::move(function));
@@ -117,6 +136,8 @@ void Core::StartFetch(const std::shared_ptr<ObjectState>& state) {
   wire::GetOwnedObject message;
   message.object = state->id;
   message.wait_seconds = 30;
+  message.unreadable = state->unreadable;
+  message.missing = state->missing;
   peers_->Request(state->owner, message, [this, state](absl::StatusOr<wire::OwnedObject> reply) {
     state->fetching = false;
     if (state->is_ready() || closed_) return;
@@ -131,6 +152,7 @@ void Core::StartFetch(const std::shared_ptr<ObjectState>& state) {
         StartFetch(state);
       });
     }
+    state->unreadable.clear();
     switch (reply->state) {
       case wire::OwnedObject::kPending: return StartFetch(state);
       case wire::OwnedObject::kReady:
@@ -157,17 +179,34 @@ void Core::SetInline(ObjectState& state, std::shared_ptr<const std::string> byte
 }
 
 void Core::SetStored(ObjectState& state, std::vector<wire::ObjectLocation> locations, std::vector<Reference> references, bool registered) {
-  if (state.is_ready()) return;
+  const bool is_owner = state.owner.worker == options_.worker;
+  if (state.is_ready()) {
+    // Its task ran again for the sake of another result.
+    if (state.status != ObjectState::kStored || !is_owner) return;
+    references_.SetContents(state.id, references, registered);
+    std::lock_guard lock(state.pin_mutex);
+    for (wire::ObjectLocation& location : locations) {
+      bool known = std::any_of(state.locations.begin(), state.locations.end(),
+                               [&](const wire::ObjectLocation& other) { return other.node == location.node; });
+      if (!known) state.locations.push_back(std::move(location));
+    }
+    return;
+  }
   references_.SetContents(state.id, references, registered);
-  state.locations = std::move(locations);
+  {
+    std::lock_guard lock(state.pin_mutex);
+    state.locations = std::move(locations);
+  }
   state.references = std::move(references);
   BecomeReady(state, ObjectState::kStored);
+  if (!is_owner) return;
   // Whoever asked for it may have gone while the task still ran.
-  if (!references_.Knows(state.id) && state.owner.worker == options_.worker) {
-    wire::DeleteObjects message;
-    message.objects = {state.id};
-    message.locations = state.locations;
-    NodeNotify(message);
+  if (!references_.Knows(state.id)) {
+    DeleteStored(state.id, state.locations);
+  } else if (references_.LineageOnly(state.id)) {
+    ReferenceMachine::Effects effects;
+    effects.released.push_back(state.id);
+    Apply(std::move(effects));
   }
 }
 
@@ -190,11 +229,22 @@ void Core::OnGetOwned(wire::Call call) {
   absl::StatusOr<wire::GetOwnedObject> message = call.As<wire::GetOwnedObject>();
   if (!message.ok()) return call.Fail(message.status());
   std::shared_ptr<ObjectState> state = FindState(message->object);
-  if (!state || !references_.Owns(message->object)) {
+  if (!state || !references_.Owns(message->object) || references_.LineageOnly(message->object)) {
     wire::OwnedObject reply;
     reply.state = wire::OwnedObject::kFreed;
     return call.Answer(reply);
   }
+  if (!message->unreadable.empty() && state->status == ObjectState::kStored) {
+    auto shared = std::make_shared<wire::Call>(std::move(call));
+    double wait_seconds = message->wait_seconds;
+    return Unreadable(state, message->unreadable, message->missing, [this, state, shared, wait_seconds] {
+      AnswerWhenReady(std::move(*shared), state, wait_seconds);
+    });
+  }
+  AnswerWhenReady(std::move(call), state, message->wait_seconds);
+}
+
+void Core::AnswerWhenReady(wire::Call call, const std::shared_ptr<ObjectState>& state, double wait_seconds) {
   if (state->is_ready()) return AnswerOwned(call, *state);
   // Answered by whatever comes first: the value, or the time the asker wants to wait.
   auto waiting = std::make_shared<std::optional<wire::Call>>(std::move(call));
@@ -202,7 +252,7 @@ void Core::OnGetOwned(wire::Call call) {
     if (waiting->has_value()) AnswerOwned(**waiting, *state);
     waiting->reset();
   });
-  After(absl::Seconds(std::clamp(message->wait_seconds, 0.0, 60.0)), [waiting] {
+  After(absl::Seconds(std::clamp(wait_seconds, 0.0, 60.0)), [waiting] {
     if (waiting->has_value()) (*waiting)->Answer(wire::OwnedObject());
     waiting->reset();
   });
@@ -290,7 +340,8 @@ absl::StatusOr<CellPtr> Core::Put(OutgoingValue value) {
   return cell;
 }
 
-absl::StatusOr<std::shared_ptr<const void>> Core::PinStored(ObjectState& state, absl::Time deadline, std::string_view* bytes) {
+absl::StatusOr<std::shared_ptr<const void>> Core::PinStored(ObjectState& state, absl::Time deadline, std::string_view* bytes,
+                                                            std::vector<wire::ObjectLocation>* tried) {
   struct Pin { std::string_view bytes; std::shared_ptr<const void> release; };
   {
     std::lock_guard lock(state.pin_mutex);
@@ -298,6 +349,7 @@ absl::StatusOr<std::shared_ptr<const void>> Core::PinStored(ObjectState& state, 
       *bytes = static_cast<const Pin*>(pin.get())->bytes;
       return pin;
     }
+    *tried = state.locations;
   }
   {
     std::lock_guard lock(arena_mutex_);
@@ -307,7 +359,7 @@ absl::StatusOr<std::shared_ptr<const void>> Core::PinStored(ObjectState& state, 
   }
   wire::GetObject get;
   get.object = state.id;
-  get.locations = state.locations;
+  get.locations = *tried;
   if (deadline != absl::InfiniteFuture()) get.deadline_seconds = std::max(0.001, absl::ToDoubleSeconds(deadline - absl::Now()));
   absl::StatusOr<wire::ObjectPlace> place = CallNode(get);
   if (!place.ok()) return place.status();
@@ -333,45 +385,66 @@ absl::StatusOr<std::shared_ptr<const void>> Core::PinStored(ObjectState& state, 
 Fetched Core::FetchState(const CellPtr& cell, absl::Time deadline, bool blocks) {
   ObjectState& state = cell->state();
   Fetched fetched;
-  if (!state.is_ready()) {
-    if (state.owner.worker != options_.worker) role_.Do([this, shared = cell->shared_state()] { StartFetch(shared); });
-    auto done = [&] { return state.is_ready() || current_cancelled() || closed_.load(); };
-    blocks ? AwaitBlocking(done, deadline) : role_.Await(done, deadline);
-    if (!state.is_ready()) {
-      if (current_cancelled()) {
-        fetched.kind = Fetched::kError;
-        fetched.error = MakeError(ErrorInfo::kCancelled, "the task was cancelled while it waited");
-      } else if (closed_) {
-        fetched.kind = Fetched::kError;
-        fetched.error = MakeError(ErrorInfo::kRuntime, "the runtime has been shut down");
-      }
-      return fetched;
-    }
-  }
   absl::StatusOr<Unpacked> unpacked = absl::UnknownError("");
-  switch (state.status.load(std::memory_order_acquire)) {
-    case ObjectState::kError:
-      fetched.kind = Fetched::kError;
-      fetched.error = state.error;
-      return fetched;
-    case ObjectState::kInline:
-      fetched.value.owner = state.bytes;
-      unpacked = Unpack(*state.bytes, state.bytes);
-      break;
-    default: {
-      std::string_view bytes;
-      absl::StatusOr<std::shared_ptr<const void>> pin = PinStored(state, deadline, &bytes);
-      if (!pin.ok()) {
-        if (absl::IsDeadlineExceeded(pin.status())) return fetched;
-        fetched.kind = Fetched::kError;
-        bool lost = absl::IsNotFound(pin.status());
-        fetched.error = MakeError(lost ? ErrorInfo::kObjectLost : ErrorInfo::kRuntime,
-                                  fmt::format("object {} of {} bytes cannot be read: {}", state.id.Short(),
-                                              state.locations.empty() ? 0 : state.locations.front().size, Message(pin.status())));
-        return fetched;
+  auto interrupted = [&] {
+    if (!current_cancelled() && !closed_) return false;
+    fetched.kind = Fetched::kError;
+    fetched.error = current_cancelled() ? MakeError(ErrorInfo::kCancelled, "the task was cancelled while it waited")
+                                        : MakeError(ErrorInfo::kRuntime, "the runtime has been shut down");
+    return true;
+  };
+  // More than once only when a stored value cannot be read where it should be.
+  for (bool read = false; !read;) {
+    if (!state.is_ready()) {
+      if (state.owner.worker != options_.worker) role_.Do([this, shared = cell->shared_state()] { StartFetch(shared); });
+      auto done = [&] { return state.is_ready() || current_cancelled() || closed_.load(); };
+      // The owner of an argument has its value and answers at once, unless that was lost meanwhile: making it again may take this CPU.
+      if (blocks || !role_.Await(done, std::min(deadline, absl::Now() + kOwnerAnswersWithin))) AwaitBlocking(done, deadline);
+      if (!state.is_ready()) {
+        if (interrupted() || absl::Now() >= deadline) return fetched;
+        continue;   // it was there, and is lost again
       }
-      fetched.value.owner = *pin;
-      unpacked = Unpack(bytes, *pin);
+    }
+    switch (state.status.load(std::memory_order_acquire)) {
+      case ObjectState::kError:
+        fetched.kind = Fetched::kError;
+        fetched.error = state.error;
+        return fetched;
+      case ObjectState::kInline:
+        fetched.value.owner = state.bytes;
+        unpacked = Unpack(*state.bytes, state.bytes);
+        read = true;
+        break;
+      case ObjectState::kPending: break;
+      default: {
+        std::string_view bytes;
+        std::vector<wire::ObjectLocation> tried;
+        absl::StatusOr<std::shared_ptr<const void>> pin = PinStored(state, deadline, &bytes, &tried);
+        if (pin.ok()) {
+          fetched.value.owner = *pin;
+          unpacked = Unpack(bytes, *pin);
+          read = true;
+          break;
+        }
+        if (absl::IsDeadlineExceeded(pin.status())) return fetched;
+        if (!absl::IsNotFound(pin.status()) && !absl::IsUnavailable(pin.status())) {
+          fetched.kind = Fetched::kError;
+          bool full = absl::IsResourceExhausted(pin.status());
+          fetched.error = MakeError(full ? ErrorInfo::kOutOfMemory : ErrorInfo::kRuntime,
+                                    fmt::format("object {} of {} bytes cannot be read: {}", state.id.Short(),
+                                                tried.empty() ? 0 : tried.front().size, Message(pin.status())));
+          return fetched;
+        }
+        // The owner finds out whether it is lost, and has it made again: that may take a CPU, so this one is lent.
+        auto sorted = std::make_shared<std::atomic<bool>>(false);
+        role_.Do([this, shared = cell->shared_state(), tried, missing = absl::IsNotFound(pin.status()), sorted] {
+          Unreadable(shared, tried, missing, [sorted] { sorted->store(true, std::memory_order_release); });
+        });
+        blocks = true;
+        AwaitBlocking([&] { return sorted->load(std::memory_order_acquire) || interrupted(); }, deadline);
+        if (interrupted()) return fetched;
+        if (absl::Now() >= deadline) return fetched;
+      }
     }
   }
   if (!unpacked.ok()) {

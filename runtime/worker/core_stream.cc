@@ -36,6 +36,7 @@ void Core::OnStreamItem(wire::Call call) {
   for (auto next = stream->early.find(received); next != stream->early.end(); next = stream->early.find(received)) {
     CellPtr cell = NewUncounted(ReturnId(message->task, static_cast<uint32_t>(received + 1)), address_);
     Adopt(cell->shared_state());
+    cell->state().stream_item = true;
     if (auto* value = std::get_if<wire::InlineValue>(&next->second)) {
       SetInline(cell->state(), std::make_shared<const std::string>(std::move(value->bytes)), std::move(value->references), true);
     } else {

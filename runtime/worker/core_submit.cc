@@ -109,6 +109,7 @@ absl::StatusOr<Returns> Core::SubmitTask(const TaskRequest& request, std::vector
   record->spec.retry_exceptions = request.retry_exceptions;
   record->demand = request.demand;
   record->demand.priority = 0;
+  record->demand.retriable = request.max_retries != 0;
   record->deadline = request.deadline;
   record->asked.retries_max = request.max_retries;
   record->asked.priority = request.demand.priority;
@@ -272,6 +273,7 @@ void Core::OnPushReply(LeaseId lease, TaskId task, uint32_t attempt, absl::Statu
     return Apply(std::move(effects));
   }
   wire::WorkerAddress callee = it->second.grant.worker;
+  int retries_left = submit_.RetriesLeft(task);
   submit_.Finished(lease, task, absl::Now(), effects);
   if (auto at = tasks_.find(task); at != tasks_.end()) {
     std::shared_ptr<TaskRecord> record = at->second;
@@ -280,6 +282,7 @@ void Core::OnPushReply(LeaseId lease, TaskId task, uint32_t attempt, absl::Statu
     } else {
       Complete(*record, callee, std::move(*reply));
       EndTask(task);
+      KeepLineage(record, retries_left, attempt);
     }
   }
   Apply(std::move(effects));

@@ -15,7 +15,8 @@ namespace argosy::worker {
 
 class Core;
 
-// Where a value lies, or why there is none. Filled once on the loop, then `status` is set: whoever sees it set may read the rest.
+// Where a value lies, or why there is none. Filled on the loop, then `status` is set: whoever sees it set may read the rest. Only a stored
+// value that is lost becomes pending again; the others stay.
 struct ObjectState {
   enum Status : int { kPending = 0, kInline = 1, kStored = 2, kError = 3 };
 
@@ -26,7 +27,7 @@ struct ObjectState {
   std::atomic<int> status = kPending;
 
   std::shared_ptr<const std::string> bytes;         // kInline: a packed value
-  std::vector<wire::ObjectLocation> locations;      // kStored
+  std::vector<wire::ObjectLocation> locations;      // kStored; written on the loop under `pin_mutex`, since a lost value gets new ones
   std::vector<wire::Reference> references;          // refs inside the value
   wire::ErrorInfo error;                            // kError
 
@@ -37,9 +38,13 @@ struct ObjectState {
   std::vector<std::function<void()>> waiters;       // run once, when it is ready
   TaskId task;                                      // that makes it; nil for Put and borrowed ones
   ActorId actor;                                    // whose call makes it
+  bool stream_item = false;
+  bool lineage_dropped = false;                     // its task cannot be run again, because what is kept of tasks is bounded
+  std::vector<wire::ObjectLocation> unreadable;     // borrowed: where it was not to be had, for its owner
+  bool missing = false;
 
   // The mapped bytes of a stored value while somebody reads them.
-  std::mutex pin_mutex;
+  mutable std::mutex pin_mutex;
   std::weak_ptr<const void> pin;
 };
 

@@ -103,6 +103,28 @@ void ReferenceMachine::BorrowerDied(WorkerId borrower, Effects& effects) {
   for (ObjectId object : touched) MaybeGone(object, effects);
 }
 
+void ReferenceMachine::AddLineage(ObjectId object) {
+  auto it = entries_.find(object);
+  if (it != entries_.end()) ++it->second.lineage;
+}
+
+void ReferenceMachine::DropLineage(ObjectId object, Effects& effects) {
+  auto it = entries_.find(object);
+  if (it == entries_.end()) return;
+  if (--it->second.lineage == 0) MaybeGone(object, effects);
+}
+
+bool ReferenceMachine::IsHeld(const Entry& entry) {
+  if (entry.local > 0 || entry.pins > 0) return true;
+  // Whoever is about to register a borrower whose release came first holds a registration of its own, above zero.
+  return std::any_of(entry.borrowers.begin(), entry.borrowers.end(), [](const auto& borrower) { return borrower.second > 0; });
+}
+
+bool ReferenceMachine::LineageOnly(ObjectId object) const {
+  auto it = entries_.find(object);
+  return it != entries_.end() && it->second.lineage > 0 && !IsHeld(it->second);
+}
+
 void ReferenceMachine::MaybeGone(ObjectId object, Effects& effects) {
   // Freeing an outer value may free what it holds, and so on; a list instead of recursion, since chains may be long.
   std::vector<ObjectId> suspects{object};
@@ -112,17 +134,18 @@ void ReferenceMachine::MaybeGone(ObjectId object, Effects& effects) {
     auto it = entries_.find(id);
     if (it == entries_.end()) continue;
     Entry& entry = it->second;
-    if (entry.local > 0 || entry.pins > 0) continue;
-    // Whoever is about to register a borrower whose release came first holds a registration of its own, above zero.
-    if (std::any_of(entry.borrowers.begin(), entry.borrowers.end(), [](const auto& borrower) { return borrower.second > 0; })) continue;
-    if (entry.owned) {
+    if (IsHeld(entry)) continue;
+    bool stays = entry.owned && entry.lineage > 0;
+    if (stays) {
+      effects.released.push_back(id);
+    } else if (entry.owned) {
       effects.freed.push_back(id);
     } else {
       effects.dropped.push_back(id);
       if (entry.registrations > 0) effects.releases.push_back({{id, entry.owner}, static_cast<int>(entry.registrations)});
     }
-    std::vector<ObjectId> contents = std::move(entry.contents);
-    entries_.erase(it);
+    std::vector<ObjectId> contents = std::exchange(entry.contents, {});
+    if (!stays) entries_.erase(it);
     for (ObjectId inner : contents) {
       if (auto at = entries_.find(inner); at != entries_.end()) {
         --at->second.pins;

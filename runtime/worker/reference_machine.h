@@ -29,6 +29,7 @@ class ReferenceMachine {
   struct Register { wire::Reference reference; wire::WorkerAddress borrower; };   // send AddBorrower; then Unpin(object)
   struct Effects {
     std::vector<ObjectId> freed;            // owned: forget the value, delete its copies
+    std::vector<ObjectId> released;         // owned: as freed, but it may have to be made again (see AddLineage)
     std::vector<ObjectId> dropped;          // borrowed: forget the value
     std::vector<Release> releases;
     std::vector<Register> registers;
@@ -44,6 +45,12 @@ class ReferenceMachine {
   // A task in flight, a stored value, or a message on its way refers to it.
   void Pin(const wire::Reference& reference);
   void Unpin(ObjectId object, Effects& effects);
+
+  // A task that may be run again would need it: when nothing else refers to it, its value goes and its entry stays.
+  void AddLineage(ObjectId object);
+  void DropLineage(ObjectId object, Effects& effects);
+  // Only lineage refers to it.
+  bool LineageOnly(ObjectId object) const;
 
   // The value of `outer` holds these refs. `registered`: whoever sent it registered this worker for each of them.
   void SetContents(ObjectId outer, const std::vector<wire::Reference>& references, bool registered);
@@ -80,6 +87,7 @@ class ReferenceMachine {
     bool owned = false;
     int64_t local = 0;
     int64_t pins = 0;
+    int64_t lineage = 0;                          // owned: kept tasks that have it for an argument
     int64_t registrations = 0;                    // of this worker with the owner
     std::map<WorkerId, int64_t> borrowers;        // owned
     std::vector<ObjectId> contents;
@@ -87,6 +95,7 @@ class ReferenceMachine {
 
   Entry& Touch(ObjectId object, const wire::WorkerAddress& owner);
   void MaybeGone(ObjectId object, Effects& effects);
+  static bool IsHeld(const Entry& entry);
 
   WorkerId self_;
   IdMap<ObjectId, Entry> entries_;

@@ -86,6 +86,7 @@ void SubmitMachine::Submit(TaskId task, const Asked& asked, absl::Time now, Effe
   TaskState state;
   state.asked = asked;
   state.retries_left = asked.retries_max;
+  state.attempt = asked.attempt;
   if (!tasks_.emplace(task, std::move(state)).second) return;
   Wait(task, false);
   Fill(asked.shape, now, effects);
@@ -302,6 +303,11 @@ std::optional<uint32_t> SubmitMachine::AttemptOf(TaskId task) const {
   auto it = tasks_.find(task);
   if (it == tasks_.end()) return std::nullopt;
   return it->second.attempt;
+}
+
+int SubmitMachine::RetriesLeft(TaskId task) const {
+  auto it = tasks_.find(task);
+  return it == tasks_.end() ? 0 : it->second.retries_left;
 }
 
 std::optional<TaskId> SubmitMachine::WaitingTask(ShapeId shape) const {

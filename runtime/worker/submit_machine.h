@@ -55,6 +55,7 @@ class SubmitMachine {
     int retries_max = 0;                              // -1: without bound
     int priority = 0;                                 // higher first
     absl::Time deadline = absl::InfiniteFuture();     // to be placed
+    uint32_t attempt = 0;                             // of the first try
   };
   void Submit(TaskId task, const Asked& asked, absl::Time now, Effects& effects);
   void Granted(uint64_t request, LeaseId lease, absl::Time now, Effects& effects);
@@ -83,6 +84,8 @@ class SubmitMachine {
   // The lease that runs the task, if it was pushed.
   std::optional<LeaseId> LeaseOf(TaskId task) const;
   std::optional<uint32_t> AttemptOf(TaskId task) const;
+  // How often it may be tried again; -1: without bound. 0 also when it is not known.
+  int RetriesLeft(TaskId task) const;
   // The task that waits for a lease of this shape and comes first.
   std::optional<TaskId> WaitingTask(ShapeId shape) const;
   // Since when it may not be placed any more, and how urgent it is.

@@ -1,13 +1,12 @@
 #include "runtime/store/object_table.h"
 
 #include "tests/support/catch.h"
+#include "tests/unit/store/objects.h"
 
 namespace argosy::store {
 namespace {
 
 constexpr absl::Time kStart = absl::UnixEpoch();
-
-ObjectId Object(uint64_t number) { return ObjectId::FromNumber(number); }
 
 struct Table {
   explicit Table(uint64_t capacity, size_t waiting_max = 10) : table({.capacity = capacity, .waiting_creates_max = waiting_max}) {}
@@ -42,7 +41,25 @@ TEST_CASE("ObjectTable: an object can be read once it is sealed, not before") {
   REQUIRE(t.table.Seal(Object(1), 1).ok());
   REQUIRE_FALSE(t.table.Seal(Object(1), 1).ok());
   REQUIRE(t.table.Pin(Object(1), 2)->size == 100);
-  REQUIRE(t.Create(1, 100)->status().code() == absl::StatusCode::kAlreadyExists);
+  REQUIRE(t.Create(1, 100, 3)->status().code() == absl::StatusCode::kAlreadyExists);   // another owner's
+}
+
+TEST_CASE("ObjectTable: what its owner makes again takes the place of what is here, also of a copy; a copy takes nobody's") {
+  Table t(1 << 20);
+  t.CreateSealed(1, 100);
+  REQUIRE(t.Create(1, 200, 1, true)->status().code() == absl::StatusCode::kAlreadyExists);
+  REQUIRE(t.table.Pin(Object(1), 2).ok());
+  t.CreateSealed(1, 200);
+  REQUIRE(t.table.Pin(Object(1), 3)->size == 200);
+  REQUIRE(t.table.used() == Allocator::RoundUp(100) + Allocator::RoundUp(200));   // whoever reads the old one may go on
+  REQUIRE(t.table.Release(Object(1), 2));
+  REQUIRE(t.table.used() == Allocator::RoundUp(200));
+  t.CreateSealed(2, 100, 0, true);
+  t.CreateSealed(2, 300, 5);
+  REQUIRE(t.table.Pin(Object(2), 3)->size == 300);
+  // Being created: not before that is over.
+  REQUIRE(t.Create(3, 100)->ok());
+  REQUIRE(t.Create(3, 100)->status().code() == absl::StatusCode::kAlreadyExists);
 }
 
 TEST_CASE("ObjectTable: a deleted object that is read keeps its space until its last release") {

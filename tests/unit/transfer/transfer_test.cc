@@ -147,7 +147,7 @@ TEST_CASE("ObjectMover: when a location fails the next one goes on, and what has
   REQUIRE(b.requests < 32);
 }
 
-TEST_CASE("ObjectMover: an object that nobody has is NOT_FOUND and leaves nothing behind") {
+TEST_CASE("ObjectMover: an object that nobody has is NOT_FOUND, one that may be where nobody answers is UNAVAILABLE; neither leaves anything behind") {
   Fixture f;
   Node a(f.loop, f.folder.path(), "a", 16 << 20);
   Node b(f.loop, f.folder.path(), "b", 16 << 20);
@@ -155,8 +155,13 @@ TEST_CASE("ObjectMover: an object that nobody has is NOT_FOUND and leaves nothin
   wire::ObjectLocation nobody{NodeId::Random(), "127.0.0.1:1", 10};
   b.mover->Pull(ObjectId::Random(), {nobody, a.Location()}, JobId(), [&](absl::Status result) { status = result; });
   REQUIRE(f.RunUntil([&] { return status.has_value(); }));
-  REQUIRE(status->code() == absl::StatusCode::kNotFound);
+  REQUIRE(status->code() == absl::StatusCode::kUnavailable);
   REQUIRE(std::string(status->message()).find("127.0.0.1:1") != std::string::npos);
+  status.reset();
+  b.mover->Pull(ObjectId::Random(), {a.Location()}, JobId(), [&](absl::Status result) { status = result; });
+  REQUIRE(f.RunUntil([&] { return status.has_value(); }));
+  REQUIRE(status->code() == absl::StatusCode::kNotFound);
+  REQUIRE(std::string(status->message()).find(a.Location().wire_address) != std::string::npos);
   REQUIRE(b.store->used() == 0);
 }
 

@@ -5,11 +5,11 @@
 
 #include "runtime/base/prng.h"
 #include "tests/support/catch.h"
+#include "tests/unit/worker/ids.h"
 
 namespace argosy::worker {
 namespace {
 
-ObjectId O(uint64_t n) { return ObjectId::FromNumber(n); }
 wire::WorkerAddress W(uint64_t n) {
   wire::WorkerAddress address;
   address.worker = WorkerId::FromNumber(n);
@@ -43,6 +43,33 @@ TEST_CASE("ReferenceMachine: a value keeps the refs inside it, through any depth
   CHECK(effects.freed.empty());
   machine.DropLocal(O(1000), effects);
   CHECK(effects.freed.size() == 1000);
+}
+
+TEST_CASE("ReferenceMachine: what only lineage refers to loses its value, and goes with the lineage") {
+  ReferenceMachine machine(W(1).worker);
+  machine.AddLocal(O(1), W(1));
+  machine.AddLocal(O(2), W(1));
+  machine.SetContents(O(1), {{O(2), W(1)}}, false);
+  machine.AddLineage(O(1));
+  CHECK_FALSE(machine.LineageOnly(O(1)));
+  ReferenceMachine::Effects effects;
+  machine.DropLocal(O(2), effects);
+  CHECK(effects.freed.empty());
+  machine.DropLocal(O(1), effects);
+  CHECK(effects.released == std::vector<ObjectId>{O(1)});
+  CHECK(effects.freed == std::vector<ObjectId>{O(2)});   // that was inside the value
+  CHECK(machine.LineageOnly(O(1)));
+  CHECK(machine.Owns(O(1)));
+
+  // Made again and wanted again.
+  machine.AddLocal(O(1), W(1));
+  CHECK_FALSE(machine.LineageOnly(O(1)));
+  effects = {};
+  machine.DropLineage(O(1), effects);
+  CHECK(effects.freed.empty());
+  machine.DropLocal(O(1), effects);
+  CHECK(effects.freed == std::vector<ObjectId>{O(1)});
+  CHECK(machine.size() == 0);
 }
 
 TEST_CASE("ReferenceMachine: a dead borrower's registrations are void") {

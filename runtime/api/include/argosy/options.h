@@ -94,6 +94,8 @@ struct ConnectOptions {
   std::optional<double> num_cpus;          // of a local cluster; the machine's when not given
   // What this job's tasks and actors print appears here, each line after who printed it. Also off: ARGOSY_LOG_TO_DRIVER=0.
   bool log_to_driver = true;
+  // What this process keeps of finished tasks, so that their results can be made again when the node that has them is lost.
+  uint64_t lineage_bytes_max = 256u << 20;
 };
 
 }  // namespace argosy

@@ -19,6 +19,7 @@ struct NodeOptions {
   Resources resources;                           // custom ones
   std::map<std::string, std::string> labels;
   uint64_t object_store_memory = 256u << 20;     // bytes
+  std::vector<std::string> flags;                // more, as `argosy start` takes them: {"--spill-dir", "none"}
 };
 
 // A real cluster of several nodes on this machine: a head, a daemon for each node, worker processes of this program.
