@@ -1,5 +1,7 @@
 #include "bench/runtime/harness.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,6 +15,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 namespace argosy::bench {
@@ -105,6 +108,40 @@ MemoryLimits MeasureMemory() {
   }
   if (memory >= 0) ::close(memory);
   return limits;
+}
+
+double MeasureLoopback(size_t size) {
+  int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || ::listen(listener, 1) != 0 ||
+      ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    throw std::runtime_error("no TCP port of loopback can be listened on");
+  }
+  constexpr size_t kPiece = 1 << 20;
+  std::vector<char> from(kPiece, 1), to(kPiece, 2);
+  std::thread sender([&] {
+    int out = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (::connect(out, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+      for (size_t left = size; left > 0;) {
+        ssize_t n = ::send(out, from.data(), std::min(left, kPiece), MSG_NOSIGNAL);
+        if (n <= 0) break;
+        left -= static_cast<size_t>(n);
+      }
+    }
+    ::close(out);
+  });
+  int in = ::accept(listener, nullptr, nullptr);
+  Clock::time_point begin = Clock::now();
+  size_t got = 0;
+  for (ssize_t n; (n = ::recv(in, to.data(), kPiece, 0)) > 0;) got += static_cast<size_t>(n);
+  double seconds = Seconds(Clock::now() - begin);
+  sender.join();
+  ::close(in);
+  ::close(listener);
+  return static_cast<double>(got) / 1e9 / seconds;
 }
 
 Row MeasureRate(const std::string& name, const std::string& unit, double per_step, const std::function<void()>& step, MeasureOptions options) {

@@ -35,6 +35,9 @@ struct MemoryLimits {                     // GB/s of two threads
 };
 MemoryLimits MeasureMemory();
 
+// GB/s of one TCP connection over loopback between two threads, `size` bytes of one buffer into another (what iperf3 measures with -l 1M).
+double MeasureLoopback(size_t size);
+
 // Runs `step` again and again; each run counts as `per_step` operations. Mean and deviation of the rounds' rates.
 Row MeasureRate(const std::string& name, const std::string& unit, double per_step, const std::function<void()>& step, MeasureOptions options = {});
 

@@ -70,6 +70,7 @@ void WorkerService::OnRequest(const ClientPointer& client, wire::Call call) {
     case Method::kRegisterWorker: return RegisterWorker(client, std::move(call));
     case Method::kRegisterDriver: return RegisterDriver(client, std::move(call));
     case Method::kPullObject: return parts_.mover.ServePull(std::move(call));
+    case Method::kPullBytes: return parts_.mover.ServeBytes(std::move(call));
     case Method::kReadCodeFile: return parts_.code_files.ServeRead(std::move(call));
     default: break;
   }

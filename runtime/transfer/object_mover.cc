@@ -33,6 +33,7 @@ struct ObjectMover::PullState {
   std::set<uint64_t> in_flight;
   std::string failures;
   bool unreached = false;                    // a location did not say that it has it not
+  bool progressed = false;                   // since the stall timer was set
   async::Timer stall_timer;
 };
 
@@ -128,26 +129,55 @@ void ObjectMover::RequestChunk(const Pulling& pull, uint64_t offset) {
   pull->in_flight.insert(offset);
   uint64_t generation = pull->generation;
   std::weak_ptr<bool> weak = alive_;
-  pull->stall_timer.After(options_.stall_timeout, [this, weak, pull = std::weak_ptr<PullState>(pull), generation] {
-    Pulling strong = pull.lock();
-    if (weak.expired() || !strong || strong->finished || strong->generation != generation) return;
-    LocationFailed(strong, absl::DeadlineExceededError("no answer"));
-  });
-  wire::PullObject request{pull->object, offset, options_.chunk_bytes};
-  pull->connection->Request(request, [this, weak, pull, generation, offset](absl::StatusOr<wire::ObjectChunk> chunk) {
-    if (!weak.expired()) OnChunk(pull, generation, offset, std::move(chunk));
+  WatchProgress(pull);
+  if (!pull->total_size) {
+    wire::PullObject request{pull->object, offset, options_.chunk_bytes};
+    return pull->connection->Request(request, [this, weak, pull, generation](absl::StatusOr<wire::ObjectChunk> chunk) {
+      if (!weak.expired()) OnFirstChunk(pull, generation, std::move(chunk));
+    });
+  }
+  wire::PullBytes request{pull->object, offset, std::min(options_.chunk_bytes, *pull->total_size - offset)};
+  auto room = [this, weak, pull, generation, offset](uint64_t at) {
+    return weak.expired() ? std::span<std::byte>() : Room(pull, generation, offset, at);
+  };
+  pull->connection->RequestBytes(request, room, [this, weak, pull, generation, offset](absl::StatusOr<uint64_t> size) {
+    if (!weak.expired()) OnBytes(pull, generation, offset, std::move(size));
   });
 }
 
-void ObjectMover::OnChunk(const Pulling& pull, uint64_t generation, uint64_t offset, absl::StatusOr<wire::ObjectChunk> chunk) {
+void ObjectMover::WatchProgress(const Pulling& pull) {
+  uint64_t generation = pull->generation;
+  pull->progressed = false;
+  std::weak_ptr<bool> weak = alive_;
+  pull->stall_timer.After(options_.stall_timeout, [this, weak, pull = std::weak_ptr<PullState>(pull), generation] {
+    Pulling strong = pull.lock();
+    if (weak.expired() || !strong || strong->finished || strong->generation != generation) return;
+    if (strong->progressed) return WatchProgress(strong);
+    LocationFailed(strong, absl::DeadlineExceededError("no answer"));
+  });
+}
+
+void ObjectMover::OnFirstChunk(const Pulling& pull, uint64_t generation, absl::StatusOr<wire::ObjectChunk> chunk) {
   if (pull->finished || generation != pull->generation) return;
   if (!chunk.ok()) return LocationFailed(pull, chunk.status());
   bytes_received_ += chunk->bytes.size();
-  if (!pull->total_size) return OnSize(pull, chunk->total_size, std::move(chunk->bytes));
-  if (chunk->total_size != *pull->total_size) {
-    return LocationFailed(pull, FailedPrecondition("says {} bytes, another location {}", chunk->total_size, *pull->total_size));
-  }
-  if (!Write(pull, offset, chunk->bytes)) return;
+  OnSize(pull, chunk->total_size, std::move(chunk->bytes));
+}
+
+// Nowhere when the place may be another object's by now.
+std::span<std::byte> ObjectMover::Room(const Pulling& pull, uint64_t generation, uint64_t offset, uint64_t at) {
+  if (pull->finished || generation != pull->generation || pull->lost_place || !pull->place) return {};
+  pull->progressed = true;
+  uint64_t size = std::min(options_.chunk_bytes, pull->place->size - offset);
+  if (at >= size) return {};
+  return store_.Bytes(*pull->place).subspan(offset + at, size - at);
+}
+
+void ObjectMover::OnBytes(const Pulling& pull, uint64_t generation, uint64_t offset, absl::StatusOr<uint64_t> size) {
+  if (pull->finished || generation != pull->generation) return;
+  if (!size.ok()) return LocationFailed(pull, size.status());
+  bytes_received_ += *size;
+  if (!Arrived(pull, offset, *size)) return;
   if (pull->in_flight.empty() && pull->missing.empty()) return Finish(pull, store_.Seal(pull->object, 0));
   RequestChunks(pull);
 }
@@ -179,25 +209,26 @@ void ObjectMover::OnSize(const Pulling& pull, uint64_t total_size, std::string f
       // Cannot happen while no request is under way; the first chunk is asked for again to be safe.
       pull->missing.insert(0);
       pull->in_flight.erase(0);
-    } else if (!Write(pull, 0, first_bytes)) {
-      return;
+    } else {
+      size_t size = std::min<size_t>(first_bytes.size(), pull->place->size);
+      if (size > 0) std::memcpy(store_.Bytes(*pull->place).data(), first_bytes.data(), size);
+      if (!Arrived(pull, 0, first_bytes.size())) return;
     }
     if (pull->in_flight.empty() && pull->missing.empty()) return Finish(pull, store_.Seal(pull->object, 0));
     RequestChunks(pull);
   });
 }
 
-bool ObjectMover::Write(const Pulling& pull, uint64_t offset, const std::string& bytes) {
+bool ObjectMover::Arrived(const Pulling& pull, uint64_t offset, uint64_t size) {
   if (pull->lost_place || !pull->place) {
     Finish(pull, Unavailable("object {} was deleted while it was pulled", pull->object.Hex()));
     return false;
   }
   uint64_t want = std::min(options_.chunk_bytes, pull->place->size - std::min(offset, pull->place->size));
-  if (bytes.size() != want) {
-    LocationFailed(pull, InvalidArgument("sent {} bytes at {}, {} were asked for", bytes.size(), offset, want));
+  if (size != want) {
+    LocationFailed(pull, InvalidArgument("sent {} bytes at {}, {} were asked for", size, offset, want));
     return false;
   }
-  if (!bytes.empty()) std::memcpy(store_.Bytes(*pull->place).data() + offset, bytes.data(), bytes.size());
   pull->in_flight.erase(offset);
   return true;
 }
@@ -232,25 +263,24 @@ void ObjectMover::DropElsewhere(const std::vector<ObjectId>& objects, const std:
   }
 }
 
+// True when the object is not to be read yet: it is being made, or lies on disk.
+bool ObjectMover::ServesLater(ObjectId object, wire::Call& call, void (ObjectMover::*serve)(wire::Call)) {
+  bool is_made = store_.IsBeingCreated(object);
+  if (!is_made && !store_.IsSpilled(object)) return false;
+  auto go_on = [this, weak = std::weak_ptr<bool>(alive_), serve, shared = std::make_shared<wire::Call>(std::move(call))](const absl::Status& status) {
+    if (weak.expired()) return;
+    if (status.ok()) (this->*serve)(std::move(*shared));
+    else shared->Fail(status);
+  };
+  if (is_made) store_.WhenCreated(object, [go_on](bool sealed) { go_on(sealed ? absl::OkStatus() : NotFound("the object was given up by its creator")); });
+  else store_.WhenHere(object, go_on);
+  return true;
+}
+
 void ObjectMover::ServePull(wire::Call call) {
   absl::StatusOr<wire::PullObject> request = call.As<wire::PullObject>();
   if (!request.ok()) return call.Fail(request.status());
-  if (store_.IsBeingCreated(request->object)) {
-    auto shared = std::make_shared<wire::Call>(std::move(call));
-    return store_.WhenCreated(request->object, [this, weak = std::weak_ptr<bool>(alive_), shared](bool sealed) {
-      if (weak.expired()) return;
-      if (sealed) ServePull(std::move(*shared));
-      else shared->Fail(NotFound("the object was given up by its creator"));
-    });
-  }
-  if (store_.IsSpilled(request->object)) {
-    auto shared = std::make_shared<wire::Call>(std::move(call));
-    return store_.WhenHere(request->object, [this, weak = std::weak_ptr<bool>(alive_), shared](absl::Status status) {
-      if (weak.expired()) return;
-      if (status.ok()) ServePull(std::move(*shared));
-      else shared->Fail(status);
-    });
-  }
+  if (ServesLater(request->object, call, &ObjectMover::ServePull)) return;
   absl::StatusOr<store::Place> place = store_.Pin(request->object, 0);
   if (!place.ok()) return call.Fail(place.status());
   if (request->offset > place->size) {
@@ -262,6 +292,24 @@ void ObjectMover::ServePull(wire::Call call) {
     call.Answer(chunk);
   }
   store_.Release(request->object, 0);
+}
+
+void ObjectMover::ServeBytes(wire::Call call) {
+  absl::StatusOr<wire::PullBytes> request = call.As<wire::PullBytes>();
+  if (!request.ok()) return call.Fail(request.status());
+  ObjectId object = request->object;
+  if (ServesLater(object, call, &ObjectMover::ServeBytes)) return;
+  absl::StatusOr<store::Place> place = store_.Pin(object, 0);
+  if (!place.ok()) return call.Fail(place.status());
+  // Held until they are sent: the space must not become another object's.
+  std::shared_ptr<void> pin(nullptr, [this, weak = std::weak_ptr<bool>(alive_), object](void*) {
+    if (!weak.expired()) store_.Release(object, 0);
+  });
+  if (request->offset > place->size || request->size > std::min(options_.chunk_bytes_max, place->size - request->offset)) {
+    return call.Fail(InvalidArgument("bytes {} to {} of an object of {}, at most {} at once", request->offset, request->offset + request->size,
+                                     place->size, options_.chunk_bytes_max));
+  }
+  call.AnswerBytes(store_.Bytes(*place).subspan(request->offset, request->size), std::move(pin));
 }
 
 void ObjectMover::ServeDrop(const wire::DropObject& drop) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -24,14 +25,14 @@ struct ObjectMoverOptions {
   NodeId self;
   uint64_t chunk_bytes = 1ull << 20;                 // of one request; small enough to copy on the loop
   uint64_t chunk_bytes_max = 8ull << 20;             // what a peer may ask for at once
-  size_t chunks_in_flight_max = 4;                   // of one object
+  size_t chunks_in_flight_max = 8;                   // of one object
   uint64_t bytes_admitted_max = 512ull << 20;        // of all objects being pulled; one larger object is pulled alone
   size_t pulls_waiting_max = 10'000;
   absl::Duration stall_timeout = absl::Seconds(30);  // without a chunk: the next location is tried
 };
 
-// Brings objects from other nodes into this node's store, and serves them to others. A pull writes straight into the space of the
-// object it creates; many who want one object share one pull; its locations are tried in turn, and what came from one is kept when
+// Brings objects from other nodes into this node's store, and serves them to others. The first chunk also tells the size; the others are
+// sent from the object where it lies, and received straight into the space of the one that is made here. Many who want one object share one pull; its locations are tried in turn, and what came from one is kept when
 // the next goes on.
 //
 // Thread:   the loop's.
@@ -49,8 +50,9 @@ class ObjectMover {
   // Tells each location's node to drop its copy.
   void DropElsewhere(const std::vector<ObjectId>& objects, const std::vector<wire::ObjectLocation>& locations);
 
-  // For the node's service: a kPullObject request, a kDropObject notice.
+  // For the node's service: kPullObject and kPullBytes requests, a kDropObject notice.
   void ServePull(wire::Call call);
+  void ServeBytes(wire::Call call);
   void ServeDrop(const wire::DropObject& drop);
 
   size_t pulls() const { return pulls_.size(); }
@@ -61,12 +63,17 @@ class ObjectMover {
   using Pulling = std::shared_ptr<PullState>;
 
   void Admit();
+  bool ServesLater(ObjectId object, wire::Call& call, void (ObjectMover::*serve)(wire::Call));
   void TryNextLocation(const Pulling& pull);
   void RequestChunks(const Pulling& pull);
   void RequestChunk(const Pulling& pull, uint64_t offset);
-  void OnChunk(const Pulling& pull, uint64_t generation, uint64_t offset, absl::StatusOr<wire::ObjectChunk> chunk);
+  void OnFirstChunk(const Pulling& pull, uint64_t generation, absl::StatusOr<wire::ObjectChunk> chunk);
+  std::span<std::byte> Room(const Pulling& pull, uint64_t generation, uint64_t offset, uint64_t at);
+  void OnBytes(const Pulling& pull, uint64_t generation, uint64_t offset, absl::StatusOr<uint64_t> size);
+  void WatchProgress(const Pulling& pull);
   void OnSize(const Pulling& pull, uint64_t total_size, std::string first_bytes);
-  bool Write(const Pulling& pull, uint64_t offset, const std::string& bytes);
+  // A chunk lies in its place. False when that was the pull's end.
+  bool Arrived(const Pulling& pull, uint64_t offset, uint64_t size);
   void LocationFailed(const Pulling& pull, absl::Status why);
   void Finish(const Pulling& pull, absl::Status status);
 

@@ -2,11 +2,12 @@
 
 // Framed connections: requests, replies and notices over a Unix or TCP stream, after a handshake that proves the token both ways.
 //
-// Frame, little endian: u32 body bytes | u16 method | u8 kind | u8 0 | u64 call number | body (msgpack).
+// Frame, little endian: u32 body bytes | u16 method | u8 kind | u8 0 | u64 call number | body (msgpack, or bytes as they are).
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,8 @@ class Call {
   template <class Reply>
   void Answer(const Reply& reply) { AnswerBody(Encode(reply)); }
   void AnswerBody(std::string body);
+  // Answers a RequestBytes with bytes that are sent from where they lie; `keep` holds them until they are sent or never will be.
+  void AnswerBytes(std::span<const std::byte> bytes, std::shared_ptr<void> keep);
   void Fail(const absl::Status& status);
 
  private:
@@ -119,6 +122,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
       done(body.ok() ? Reply(Decode<typename Message::Reply>(*body)) : Reply(body.status()));
     });
   }
+  // Where the bytes of an answer go from its byte `at` on. Asked before each piece is received; what does not fit, or is wanted no more
+  // (an empty answer), is skipped.
+  using BytesSink = UniqueFunction<std::span<std::byte>(uint64_t at)>;
+  using BytesDone = UniqueFunction<void(absl::StatusOr<uint64_t> size)>;
+  // A request that the peer answers with AnswerBytes: they are received straight into place. `done` takes how many they were.
+  template <class Message>
+  void RequestBytes(const Message& message, BytesSink sink, BytesDone done) {
+    Encoder(BeginFrame()).Write(message);
+    EndBytesRequest(Message::kMethod, std::move(sink), std::move(done));
+  }
   template <class Message>
   void Notify(const Message& message) {
     Encoder(BeginFrame()).Write(message);
@@ -150,6 +163,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // A frame is encoded where it is sent from: its body is appended to what BeginFrame returns, then its end is told.
   std::string& BeginFrame();
   void EndRequest(Method method, RawReply done);
+  void EndBytesRequest(Method method, BytesSink sink, BytesDone done);
   void EndNotice(Method method);
 
   std::unique_ptr<Impl> impl_;

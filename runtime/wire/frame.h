@@ -12,9 +12,15 @@
 
 namespace argosy::wire {
 
-enum class FrameKind : uint8_t { kRequest = 0, kReply = 1, kErrorReply = 2, kNotice = 3, kHandshake = 4 };
+// kBytesReply: a reply whose body is bytes as they lie in memory; it is received into place, so ParseFrame does not take it.
+enum class FrameKind : uint8_t { kRequest = 0, kReply = 1, kErrorReply = 2, kNotice = 3, kHandshake = 4, kBytesReply = 5 };
 
 inline constexpr size_t kFrameHeaderBytes = 16;
+
+// What a frame's first bytes say; `bytes` has at least kFrameHeaderBytes.
+struct FrameHeader { size_t body_bytes = 0; Method method = Method::kNone; uint8_t kind = 0; uint64_t number = 0; };
+FrameHeader ParseHeader(std::string_view bytes);
+void AppendHeader(std::string& out, FrameKind kind, Method method, uint64_t number, size_t body_bytes);
 
 struct Frame {
   FrameKind kind = FrameKind::kNotice;

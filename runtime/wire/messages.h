@@ -37,7 +37,7 @@ enum class Method : uint16_t {
   kAcknowledge = 66, kStreamItem = 67,
   // node daemon -> node daemon
   kPullObject = 80, kDropObject = 81, kReadCodeFile = 82, kAdoptObject = 83, kMemoryUse = 84,
-  kEndForMemory = 85,
+  kEndForMemory = 85, kPullBytes = 86,
 };
 
 struct Empty {};
@@ -454,6 +454,8 @@ struct OpenChannel {
 
 struct ObjectChunk { uint64_t total_size = 0; std::string bytes; };
 struct PullObject { static constexpr Method kMethod = Method::kPullObject; using Reply = ObjectChunk; ObjectId object; uint64_t offset = 0; uint64_t size_max = 0; };
+// Answered with the bytes themselves (Connection::RequestBytes).
+struct PullBytes { static constexpr Method kMethod = Method::kPullBytes; ObjectId object; uint64_t offset = 0; uint64_t size = 0; };
 struct DropObject { static constexpr Method kMethod = Method::kDropObject; std::vector<ObjectId> objects; };
 // The receiver pulls it and keeps it as the primary copy: the sender leaves. Answered with its new place.
 struct AdoptObject {

@@ -1,5 +1,6 @@
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 #include <filesystem>
@@ -33,6 +34,7 @@ struct Node {
         ++requests;
         if (requests > fail_after) return call.Fail(absl::NotFoundError("not here"));
         if (call.method() == wire::Method::kPullObject) mover->ServePull(std::move(call));
+        else if (call.method() == wire::Method::kPullBytes) mover->ServeBytes(std::move(call));
         else if (!host_file.empty()) ServeHostFile(std::move(call));
         else files->ServeRead(std::move(call));
       },
@@ -175,6 +177,40 @@ TEST_CASE("ObjectMover: an object too large for the store is refused with sizes"
   REQUIRE(f.RunUntil([&] { return status.has_value(); }));
   REQUIRE(status->code() == absl::StatusCode::kResourceExhausted);
   REQUIRE(b.store->used() == 0);
+}
+
+TEST_CASE("ObjectMover: an object deleted while it is pulled writes nothing into the one that has its place now") {
+  Fixture f;
+  Node a(f.loop, f.folder.path(), "a", 64 << 20);
+  Node b(f.loop, f.folder.path(), "b", 34 << 20);
+  ObjectId object = f.MakeObject(a, 32 << 20);
+  std::optional<absl::Status> status;
+  b.mover->Pull(object, {a.Location(32 << 20)}, JobId(), [&](absl::Status result) { status = result; });
+  ObjectId next = ObjectId::Random();
+  bool made = false;
+  // Between two turns of the loop, with chunks under way: there is room for one object only.
+  std::function<void()> look = [&] {
+    if (b.mover->bytes_received() < 2 << 20) return f.loop.Post(look);
+    REQUIRE_FALSE(status.has_value());
+    b.store->Delete(object);
+    b.store->Create({.object = next, .size = 32 << 20}, [&](absl::StatusOr<store::Place> place) {
+      REQUIRE(place.ok());
+      std::span<std::byte> bytes = b.store->Bytes(*place);
+      std::fill(bytes.begin(), bytes.end(), std::byte{77});
+      made = b.store->Seal(next, 0).ok();
+    });
+  };
+  f.loop.Post(look);
+  REQUIRE(f.RunUntil([&] { return status.has_value() && made; }));
+  CHECK_FALSE(status->ok());
+  CHECK(b.mover->pulls() == 0);
+  // What was asked for has come by now.
+  REQUIRE(f.RunUntil([&] { return a.accepted.front()->unsent_bytes() == 0; }));
+  absl::StatusOr<store::Place> place = b.store->Pin(next, 0);
+  REQUIRE(place.ok());
+  std::span<std::byte> bytes = b.store->Bytes(*place);
+  CHECK(std::count(bytes.begin(), bytes.end(), std::byte{77}) == 32 << 20);
+  b.store->Release(next, 0);
 }
 
 TEST_CASE("ObjectMover: copies elsewhere are dropped with their object") {

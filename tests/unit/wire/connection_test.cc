@@ -3,6 +3,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "runtime/wire/address.h"
 #include "runtime/base/limits.h"
@@ -31,6 +35,12 @@ struct Server {
                              if (!get.ok()) return call.Fail(get.status());
                              return call.Answer(KvGetReply{get->key});
                            }
+                           if (call.method() == Method::kPullBytes) {
+                             PullBytes wanted = call.As<PullBytes>().value();
+                             if (wanted.offset + wanted.size > bytes.size()) return call.Fail(absl::OutOfRangeError("not so many"));
+                             auto keep = std::shared_ptr<void>(nullptr, [this](void*) { ++let_go; });
+                             return call.AnswerBytes(std::span(bytes).subspan(wanted.offset, wanted.size), std::move(keep));
+                           }
                            if (call.method() == Method::kWaitGroup) return held.push_back(std::move(call));
                            call.Fail(absl::UnimplementedError("no such method here"));
                          },
@@ -45,6 +55,8 @@ struct Server {
   std::unique_ptr<Listener> listener;
   std::vector<std::shared_ptr<Connection>> connections;
   std::vector<Call> held;
+  std::vector<std::byte> bytes;   // what PullBytes gives
+  int let_go = 0;                 // answers of it whose bytes are needed no more
   int notices = 0;
   int closed = 0;
 };
@@ -105,6 +117,90 @@ TEST_CASE("Connection: frames from one byte to many megabytes arrive whole, both
     refused = reply.status().code() == absl::StatusCode::kInvalidArgument;
   });
   CHECK(RunUntil(loop, [&] { return refused; }));
+}
+
+TEST_CASE("Connection: bytes are received where they are wanted, in order with other replies") {
+  bool tcp = GENERATE(false, true);
+  TemporaryFolder folder;
+  async::Loop loop;
+  Server server(loop, tcp, folder / "s", "secret");
+  server.bytes.resize(20 << 20);
+  for (size_t i = 0; i < server.bytes.size(); ++i) server.bytes[i] = static_cast<std::byte>(i * 7 + i / 5000);
+  auto client = Connect(loop, server, tcp, "secret");
+  REQUIRE(client.ok());
+  (*client)->Start({});
+  std::vector<std::byte> got(server.bytes.size());
+  const std::vector<uint64_t> sizes{0, 1, 16 << 10, (16 << 10) + 1, 3, 1 << 20, 10 << 20, 100'000};
+  std::vector<uint64_t> ends;
+  int answered = 0;
+  uint64_t offset = 0;
+  for (uint64_t size : sizes) {
+    auto room = [&got, offset, size](uint64_t at) { return std::span(got).subspan(offset + at, size - at); };
+    (*client)->RequestBytes(PullBytes{{}, offset, size}, room, [&, size](absl::StatusOr<uint64_t> reply) {
+      REQUIRE(reply.ok());
+      CHECK(*reply == size);
+      ++answered;
+    });
+    (*client)->Request(KvGet{"", "between"}, [&](absl::StatusOr<KvGetReply> reply) {
+      REQUIRE(reply.ok());
+      CHECK(reply->value == "between");
+      ++answered;
+    });
+    offset += size;
+  }
+  REQUIRE(RunUntil(loop, [&] { return answered == 2 * static_cast<int>(sizes.size()); }));
+  CHECK(std::equal(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(offset), server.bytes.begin()));
+  CHECK(server.let_go == static_cast<int>(sizes.size()));
+  CHECK((*client)->pending_requests() == 0);
+}
+
+TEST_CASE("Connection: bytes that nobody wants any more, or that do not fit, are skipped; an error is an error") {
+  TemporaryFolder folder;
+  async::Loop loop;
+  Server server(loop, false, folder / "s", "");
+  server.bytes.resize(3 << 20, std::byte{5});
+  auto client = Connect(loop, server, false, "");
+  REQUIRE(client.ok());
+  (*client)->Start({});
+  std::vector<std::byte> got(1 << 20);
+  std::optional<uint64_t> unwanted, small;
+  absl::Status refused;
+  (*client)->RequestBytes(PullBytes{{}, 0, 3 << 20}, [](uint64_t) { return std::span<std::byte>(); },
+                          [&](absl::StatusOr<uint64_t> size) { unwanted = size.value(); });
+  (*client)->RequestBytes(PullBytes{{}, 0, 3 << 20},
+                          [&](uint64_t at) { return at < got.size() ? std::span(got).subspan(at) : std::span<std::byte>(); },
+                          [&](absl::StatusOr<uint64_t> size) { small = size.value(); });
+  (*client)->RequestBytes(PullBytes{{}, 0, 4 << 20}, [](uint64_t) { return std::span<std::byte>(); },
+                          [&](absl::StatusOr<uint64_t> size) { refused = size.status(); });
+  bool after = false;
+  (*client)->Request(KvGet{"", "after"}, [&](absl::StatusOr<KvGetReply> reply) { after = reply.ok(); });
+  REQUIRE(RunUntil(loop, [&] { return after; }));
+  CHECK(unwanted == 3u << 20);
+  CHECK(small == 3u << 20);
+  CHECK(absl::IsOutOfRange(refused));
+  CHECK(std::all_of(got.begin(), got.end(), [](std::byte b) { return b == std::byte{5}; }));
+}
+
+TEST_CASE("Connection: when it breaks under bytes, their request fails and the sender lets them go") {
+  TemporaryFolder folder;
+  async::Loop loop;
+  Server server(loop, false, folder / "s", "");
+  server.bytes.resize(50 << 20);
+  auto client = Connect(loop, server, false, "");
+  REQUIRE(client.ok());
+  (*client)->Start({});
+  std::vector<std::byte> got(50 << 20);
+  absl::Status failed;
+  bool closing = false;
+  auto room = [&](uint64_t at) {
+    // In a turn of its own, long before all of them have come.
+    if (at > 0 && !std::exchange(closing, true)) loop.Post([&] { (*client)->Close(absl::CancelledError("enough")); });
+    return std::span(got).subspan(at);
+  };
+  (*client)->RequestBytes(PullBytes{{}, 0, 50 << 20}, room, [&](absl::StatusOr<uint64_t> size) { failed = size.status(); });
+  CHECK(RunUntil(loop, [&] { return absl::IsUnavailable(failed); }));
+  CHECK(RunUntil(loop, [&] { return server.closed == 1; }));
+  CHECK(RunUntil(loop, [&] { return server.let_go == 1; }));
 }
 
 TEST_CASE("Connection: an error reply carries code and message, and a dropped request is answered too") {
