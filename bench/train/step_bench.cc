@@ -1,4 +1,4 @@
-// A whole training step of SmolLM2-135M's shapes on one rank, bf16: step_bench [ROWS] [CONTEXT] [THREADS] [STEPS] [STAGE] [keep|recompute].
+// A whole training step of SmolLM2-135M's shapes on one rank, bf16: step_bench [ROWS] [CONTEXT] [THREADS] [STEPS] [STAGE] [none|selective|full].
 // Tokens are random and weights are too; the loss shows that the optimizer works. Memory is the process's highest resident set, libraries included,
 // which is what peers report.
 
@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -85,12 +84,12 @@ int main(int argc, char** argv) {
   using namespace argosy::train;
   auto argument = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
   const int rows = argument(1, 2), ctx = argument(2, 512), threads = argument(3, 2), steps = argument(4, 6), stage = argument(5, 0);
-  const std::string mode = argc > 6 ? argv[6] : "keep";
-  if (rows < 1 || ctx < 2 || threads < 1 || steps < 1 || (mode != "keep" && mode != "recompute")) {
-    std::fprintf(stderr, "usage: step_bench [ROWS] [CONTEXT] [THREADS] [STEPS] [STAGE] [keep|recompute]\n");
+  const absl::StatusOr<Recompute> recompute = RecomputeFromName(argc > 6 ? argv[6] : "none");
+  if (rows < 1 || ctx < 2 || threads < 1 || steps < 1 || !recompute.ok()) {
+    std::fprintf(stderr, "usage: step_bench [ROWS] [CONTEXT] [THREADS] [STEPS] [STAGE] [none|selective|full]\n");
     return 2;
   }
-  absl::Status status = Measure(rows, ctx, threads, steps, {.zero_stage = stage, .recompute = mode == "recompute"});
+  absl::Status status = Measure(rows, ctx, threads, steps, {.zero_stage = stage, .recompute = *recompute});
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", argosy::Message(status).c_str());
     return 1;

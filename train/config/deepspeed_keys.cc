@@ -148,7 +148,7 @@ constexpr DeepSpeedKey kKeys[] = {
     {"zero_force_ds_cpu_optimizer", kBool, kIgnored, "AdamW is the optimizer"},
     {"data_types", kAny, kIgnored, "gradients are accumulated in fp32"},
     {"aio", kAny, kIgnored, "nothing is offloaded to NVMe"},
-    {"activation_checkpointing", kAny, kIgnored, "layers are computed again in the backward unless --no-grad-ckpt is given"},
+    {"activation_checkpointing", kAny, kIgnored, "--recompute says what of a layer is computed again in the backward; all by default"},
     {"checkpoint", kAny, kIgnored, "a checkpoint always has whole weights"},
     {"comms_logger", kAny, kIgnored, kNotReported},
     {"flops_profiler", kAny, kIgnored, kNotReported},

@@ -333,9 +333,9 @@ at::Tensor Network::ContinueLayer(int64_t layer, const LayerTensors& w, const at
   return h + Linear(kernels::SwiGlu(Linear(y, w[kGate], w[kGateBias]), Linear(y, w[kUp], w[kUpBias])), w[kDown], w[kDownBias]);
 }
 
-// What a layer's backward needs. The norms' and SwiGLU's outputs are computed again: they cost a pass over memory.
+// What a layer's backward needs. The norms' and SwiGLU's outputs are computed again: they cost a pass over memory. With Recompute::kSelective so are
+// the heads before their norm and the residual behind the attention.
 struct LayerTape {
-  Network::LayerTensors weights;
   const PreparedBatch* batch = nullptr;
   at::Tensor input_BTD, inverse_input;
   at::Tensor q_BTNH, k_BTKH, inverse_q, inverse_k;   // before the heads' norm, where there is one
@@ -345,8 +345,7 @@ struct LayerTape {
   at::Tensor output_BTD;
 };
 
-at::Tensor Network::RunLayer(int64_t layer, const at::Tensor& hidden_BTD, LayerTape& tape) const {
-  const LayerTensors& w = tape.weights;
+at::Tensor Network::RunLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, LayerTape& tape) const {
   const PreparedBatch& batch = *tape.batch;
   int64_t B = batch.rows, T = batch.ctx, H = config_.head_dim;
   tape.input_BTD = hidden_BTD.contiguous();
@@ -364,37 +363,47 @@ at::Tensor Network::RunLayer(int64_t layer, const at::Tensor& hidden_BTD, LayerT
   tape.k_BKTH = kernels::Rotate(k, batch.cos_b1TH, batch.sin_b1TH);
   tape.mixed_BTNH = kernels::Attention(tape.q_BNTH, tape.k_BKTH, tape.v_BKTH, batch.attention[batch.attention_of_layer[layer]].visible, ScoreScale(config_),
                                        tape.log_sums);
-  tape.middle_BTD = Linear(tape.mixed_BTNH.view({B, T, config_.QuerySize()}), w[kO], w[kOBias]).add_(tape.input_BTD);
+  tape.middle_BTD = Middle(w, tape);
   at::Tensor y = kernels::RmsNorm(tape.middle_BTD, w[kPostNorm], config_.rms_norm_eps, tape.inverse_middle);
   tape.gate_BTI = Linear(y, w[kGate], w[kGateBias]);
   tape.up_BTI = Linear(y, w[kUp], w[kUpBias]);
   return y;
 }
 
-at::Tensor Network::Gated(const LayerTape& tape) const {
-  return Linear(kernels::SwiGlu(tape.gate_BTI, tape.up_BTI), tape.weights[kDown], tape.weights[kDownBias]).add_(tape.middle_BTD);
+at::Tensor Network::Middle(const LayerTensors& w, const LayerTape& tape) const {
+  return Linear(tape.mixed_BTNH.flatten(2), w[kO], w[kOBias]).add_(tape.input_BTD);
+}
+
+at::Tensor Network::Gated(const LayerTensors& w, const LayerTape& tape) const {
+  return Linear(kernels::SwiGlu(tape.gate_BTI, tape.up_BTI), w[kDown], w[kDownBias]).add_(tape.middle_BTD);
 }
 
 at::Tensor Network::Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                           const KvCache* cache) const {
   if (cache != nullptr) return ContinueLayer(layer, LayerViews(layer, flat), hidden_BTD, batch, *cache);
-  LayerTape tape{.weights = LayerViews(layer, flat), .batch = &batch};
-  RunLayer(layer, hidden_BTD, tape);
-  return Gated(tape);
+  const LayerTensors w = LayerViews(layer, flat);
+  LayerTape tape{.batch = &batch};
+  RunLayer(layer, w, hidden_BTD, tape);
+  return Gated(w, tape);
 }
 
 std::shared_ptr<LayerTape> Network::RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
-                                                const PreparedBatch& batch) const {
-  auto tape = std::make_shared<LayerTape>(LayerTape{.weights = LayerViews(layer, flat), .batch = &batch});
-  RunLayer(layer, hidden_BTD, *tape);
-  tape->output_BTD = Gated(*tape);
+                                                const PreparedBatch& batch, Recompute recompute) const {
+  const LayerTensors w = LayerViews(layer, flat);
+  auto tape = std::make_shared<LayerTape>(LayerTape{.batch = &batch});
+  RunLayer(layer, w, hidden_BTD, *tape);
+  tape->output_BTD = Gated(w, *tape);
+  if (recompute == Recompute::kSelective) {
+    tape->inverse_input = tape->inverse_middle = tape->middle_BTD = at::Tensor();
+    tape->q_BTNH = tape->k_BTKH = tape->inverse_q = tape->inverse_k = at::Tensor();
+  }
   return tape;
 }
 
 at::Tensor Network::OutputOf(const LayerTape& tape) { return tape.output_BTD; }
 
-at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const {
-  const LayerTensors &w = tape.weights, grads = LayerViews(layer, grad_flat);
+at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& flat, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const {
+  const LayerTensors w = LayerViews(layer, flat), grads = LayerViews(layer, grad_flat);
   const PreparedBatch& batch = *tape.batch;
   const int64_t B = batch.rows, T = batch.ctx, n = B * T, D = config_.hidden_size;
   // The gradients of a product's weight and bias from the gradient of what it gave and from what it got.
@@ -410,13 +419,14 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& g
   at::Tensor gated = kernels::SwiGluBackward(tape.gate_BTI, tape.up_BTI, grad_gated);
   const at::Tensor grad_gate = tape.gate_BTI.view({n, -1}), grad_up = tape.up_BTI.view({n, -1});
   learn(kDown, kDownBias, grad_out_nD, gated.view({n, -1}));
+  if (!tape.middle_BTD.defined()) tape.middle_BTD = Middle(w, tape);
   at::Tensor y = kernels::RmsNorm(tape.middle_BTD, w[kPostNorm], config_.rms_norm_eps, tape.inverse_middle).view({n, D});
   learn(kGate, kGateBias, grad_gate, y);
   learn(kUp, kUpBias, grad_up, y);
   at::Tensor grad_y = at::mm(grad_gate, w[kGate]).addmm_(grad_up, w[kUp]);
   at::Tensor grad_middle = kernels::RmsNormBackward(tape.middle_BTD, w[kPostNorm], tape.inverse_middle, grad_y, grad_out, of_norm);
   learn_norm(kPostNorm);
-  tape.gate_BTI = tape.up_BTI = tape.middle_BTD = none;
+  tape.gate_BTI = tape.up_BTI = tape.middle_BTD = gated = grad_gated = y = grad_y = none;
 
   at::Tensor grad_middle_nD = grad_middle.view({n, D});
   at::Tensor grad_mixed = at::mm(grad_middle_nD, w[kO]).view(tape.mixed_BTNH.sizes());
@@ -427,7 +437,14 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& g
   at::Tensor grad_q = kernels::RotateBackward(attention.q_BNTH, batch.cos_b1TH, batch.sin_b1TH);
   at::Tensor grad_k = kernels::RotateBackward(attention.k_BKTH, batch.cos_b1TH, batch.sin_b1TH);
   at::Tensor grad_v = attention.v_BKTH.transpose(1, 2).reshape({n, -1});
+  at::Tensor x = kernels::RmsNorm(tape.input_BTD, w[kInputNorm], config_.rms_norm_eps, tape.inverse_input);
   if (config_.qk_norm) {
+    if (!tape.q_BTNH.defined()) {
+      tape.q_BTNH = Linear(x, w[kQ], w[kQBias]).view(grad_q.sizes());
+      tape.k_BTKH = Linear(x, w[kK], w[kKBias]).view(grad_k.sizes());
+      kernels::RmsNorm(tape.q_BTNH, w[kQNorm], config_.rms_norm_eps, tape.inverse_q);
+      kernels::RmsNorm(tape.k_BTKH, w[kKNorm], config_.rms_norm_eps, tape.inverse_k);
+    }
     grad_q = kernels::RmsNormBackward(tape.q_BTNH, w[kQNorm], tape.inverse_q, grad_q, none, of_norm);
     learn_norm(kQNorm);
     grad_k = kernels::RmsNormBackward(tape.k_BTKH, w[kKNorm], tape.inverse_k, grad_k, none, of_norm);
@@ -435,7 +452,7 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& g
   }
   grad_q = grad_q.view({n, -1});
   grad_k = grad_k.view({n, -1});
-  at::Tensor x = kernels::RmsNorm(tape.input_BTD, w[kInputNorm], config_.rms_norm_eps, tape.inverse_input).view({n, D});
+  x = x.view({n, D});
   learn(kQ, kQBias, grad_q, x);
   learn(kK, kKBias, grad_k, x);
   learn(kV, kVBias, grad_v, x);
@@ -447,9 +464,9 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& g
 
 at::Tensor Network::LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
                                   const at::Tensor& grad_out_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const {
-  LayerTape tape{.weights = LayerViews(layer, flat), .batch = &batch};
-  RunLayer(layer, hidden_BTD, tape);   // without its last product, which the backward does not need
-  return Backward(tape, layer, grad_out_BTD, grad_flat);
+  LayerTape tape{.batch = &batch};
+  RunLayer(layer, LayerViews(layer, flat), hidden_BTD, tape);   // without its last product, which the backward does not need
+  return Backward(tape, layer, flat, grad_out_BTD, grad_flat);
 }
 
 LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD,

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "train/config/model_config.h"
+#include "train/config/recompute.h"
 #include "train/data/batches.h"
 #include "train/model/kernels.h"
 #include "train/model/layout.h"
@@ -99,12 +100,13 @@ class Network {
 
   at::Tensor Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                    const KvCache* cache = nullptr) const;
-  // The same, remembering what Backward needs; `flat` must keep its values until then, and `batch` must live.
-  std::shared_ptr<LayerTape> RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
-                                         const PreparedBatch& batch) const;
+  // The same, remembering what Backward needs; `batch` must live until then.
+  std::shared_ptr<LayerTape> RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+                                         Recompute recompute = Recompute::kNone) const;
   static at::Tensor OutputOf(const LayerTape& tape);
-  // Returns the gradient of the layer's input and adds the weights' to `grad_flat`. Once for each tape, which is used up.
-  at::Tensor Backward(LayerTape& tape, int64_t layer, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const;
+  // Returns the gradient of the layer's input and adds the weights' to `grad_flat`. Once for each tape, which is used up. `flat` has the values that
+  // it had in the forward; in between it may be gone.
+  at::Tensor Backward(LayerTape& tape, int64_t layer, const at::Tensor& flat, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const;
   // Computes the layer again from its input, then backward.
   at::Tensor LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const at::Tensor& grad_out_BTD,
                            const PreparedBatch& batch, const at::Tensor& grad_flat) const;
@@ -125,8 +127,10 @@ class Network {
 
   LayerTensors LayerViews(int64_t layer, const at::Tensor& flat) const;
   // Up to the layer's last product, filling in the tape.
-  at::Tensor RunLayer(int64_t layer, const at::Tensor& hidden_BTD, LayerTape& tape) const;
-  at::Tensor Gated(const LayerTape& tape) const;
+  at::Tensor RunLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, LayerTape& tape) const;
+  at::Tensor Gated(const LayerTensors& w, const LayerTape& tape) const;
+  // Attention's output through its product, added to the layer's input.
+  at::Tensor Middle(const LayerTensors& w, const LayerTape& tape) const;
   at::Tensor ContinueLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, const PreparedBatch& batch, const KvCache& cache) const;
   at::Tensor AttendToCache(at::Tensor q_BNTH, at::Tensor k_BKSH, at::Tensor v_BKSH, const PreparedBatch::Attention& attention) const;
   at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight) const;

@@ -17,21 +17,47 @@ ARGOSY_VECTOR_CLONES void PassF32(float* __restrict p, float* __restrict m, floa
   for (size_t i = 0; i < n; ++i) AdamWElement(p[i], m[i], v[i], g[i], s);
 }
 
-ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
-                                   const float* __restrict g, size_t n, AdamWScalars s) {
+[[gnu::always_inline]] inline float Value(float x) { return x; }
+[[gnu::always_inline]] inline float Value(uint16_t bf16) { return FloatFromBf16(bf16); }
+
+// Inlined into the builds of each width.
+template <class Gradient>
+[[gnu::always_inline]] inline void Bf16Elements(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
+                                                const Gradient* __restrict g, size_t n, const AdamWScalars& s) {
   for (size_t i = 0; i < n; ++i) {
     float master = Join({p[i], low[i]});
-    AdamWElement(master, m[i], v[i], g[i], s);
+    AdamWElement(master, m[i], v[i], Value(g[i]), s);
     SplitFloat halves = Split(master);
     p[i] = halves.parameter;
     low[i] = halves.low;
   }
 }
+ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
+                                   const float* __restrict g, size_t n, AdamWScalars s) {
+  Bf16Elements(p, low, m, v, g, n, s);
+}
+ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
+                                   const uint16_t* __restrict g, size_t n, AdamWScalars s) {
+  Bf16Elements(p, low, m, v, g, n, s);
+}
 
-ARGOSY_VECTOR_CLONES void SquaresByLane(const float* __restrict x, size_t n, double* __restrict lanes) {
+template <class T>
+[[gnu::always_inline]] inline void AddSquares(const T* __restrict x, size_t n, double* __restrict lanes) {
   for (size_t i = 0; i + 8 <= n; i += 8) {
-    for (size_t lane = 0; lane < 8; ++lane) lanes[lane] += static_cast<double>(x[i + lane]) * static_cast<double>(x[i + lane]);
+    for (size_t lane = 0; lane < 8; ++lane) lanes[lane] += static_cast<double>(Value(x[i + lane])) * static_cast<double>(Value(x[i + lane]));
   }
+}
+ARGOSY_VECTOR_CLONES void SquaresByLane(const float* __restrict x, size_t n, double* __restrict lanes) { AddSquares(x, n, lanes); }
+ARGOSY_VECTOR_CLONES void SquaresByLane(const uint16_t* __restrict x, size_t n, double* __restrict lanes) { AddSquares(x, n, lanes); }
+
+template <class T>
+double SumOfSquaresOf(std::span<const T> values) {
+  double lanes[8] = {};
+  SquaresByLane(values.data(), values.size(), lanes);
+  double sum = 0;
+  for (double lane : lanes) sum += lane;
+  for (size_t i = values.size() / 8 * 8; i < values.size(); ++i) sum += static_cast<double>(Value(values[i])) * static_cast<double>(Value(values[i]));
+  return sum;
 }
 
 }  // namespace
@@ -54,18 +80,14 @@ void AdamWStepF32(std::span<float> parameter, const AdamWSlice& slice, const Ada
 }
 
 void AdamWStepBf16(std::span<uint16_t> parameter, std::span<uint16_t> low, const AdamWSlice& slice, const AdamWScalars& scalars) {
-  PassBf16(parameter.data(), low.data(), slice.moment1.data(), slice.moment2.data(), slice.gradient.data(), parameter.size(),
-           scalars);
+  auto pass = [&](auto* gradient) {
+    PassBf16(parameter.data(), low.data(), slice.moment1.data(), slice.moment2.data(), gradient, parameter.size(), scalars);
+  };
+  slice.gradient_bf16.empty() ? pass(slice.gradient.data()) : pass(slice.gradient_bf16.data());
 }
 
-double SumOfSquares(std::span<const float> values) {
-  double lanes[8] = {};
-  SquaresByLane(values.data(), values.size(), lanes);
-  double sum = 0;
-  for (double lane : lanes) sum += lane;
-  for (size_t i = values.size() / 8 * 8; i < values.size(); ++i) sum += static_cast<double>(values[i]) * values[i];
-  return sum;
-}
+double SumOfSquares(std::span<const float> values) { return SumOfSquaresOf(values); }
+double SumOfSquares(std::span<const uint16_t> bf16_values) { return SumOfSquaresOf(bf16_values); }
 
 double ClipScale(double norm, double max_norm) {
   if (max_norm <= 0) return 1.0;

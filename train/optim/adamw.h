@@ -74,6 +74,7 @@ struct AdamWSlice {
   std::span<float> moment1;
   std::span<float> moment2;
   std::span<const float> gradient;
+  std::span<const uint16_t> gradient_bf16 = {};   // of a bf16 parameter: where it is not empty, in place of `gradient`
 };
 void AdamWStepF32(std::span<float> parameter, const AdamWSlice& slice, const AdamWScalars& scalars);
 void AdamWStepBf16(std::span<uint16_t> parameter, std::span<uint16_t> low, const AdamWSlice& slice, const AdamWScalars& scalars);
@@ -85,6 +86,7 @@ void AdamWStepBf16Scalar(std::span<uint16_t> parameter, std::span<uint16_t> low,
 
 // Sum of squares in double, in an order that the values' places alone determine.
 double SumOfSquares(std::span<const float> values);
+double SumOfSquares(std::span<const uint16_t> bf16_values);
 
 // What torch.nn.utils.clip_grad_norm_ multiplies gradients by: min(1, max_norm / (norm + 1e-6)). max_norm 0 means no clipping.
 double ClipScale(double norm, double max_norm);

@@ -71,7 +71,7 @@ struct UnitState {
   at::Tensor low;    // bf16 only: lower halves of the owned masters
   at::Tensor moment1;
   at::Tensor moment2;
-  at::Tensor gradient;  // fp32, of the owned elements
+  at::Tensor gradient;  // of the owned elements: fp32, or alone and without accumulation in the type of the computation
   at::Tensor local;     // stages 0-1: this rank's own sum over micro-batches, fp32, whole unit
   at::Tensor working;   // stages 2-3: the micro-batch's gradient until its reduce
 
@@ -124,12 +124,10 @@ struct Engine::State {
   size_t head() const { return units.size() - 1; }
   const UnitLayout& Layout(size_t unit) const { return network.layout().units[unit]; }
   Where At(int32_t unit) const { return {.step = calls, .unit = unit}; }
-  // Alone and in fp32, the backward adds to the optimizer's gradient directly.
-  bool direct() const { return group->size() == 1 && !bf16(); }
-  // A tied matrix gets its gradient from both ends of the model, summed in fp32.
-  at::ScalarType GradientType(size_t unit) const {
-    return local_sums() || (unit == 0 && network.layout().tied) ? at::kFloat : type;
-  }
+  // Alone, the backward adds to the optimizer's gradient directly.
+  bool direct() const { return group->size() == 1; }
+  // Of one micro-batch. A tied matrix gets its gradient from both ends of the model, summed in fp32.
+  at::ScalarType GradientType(size_t unit) const { return unit == 0 && network.layout().tied ? at::kFloat : type; }
 
   ScheduleOptions ScheduleFor(int micro_batches) const {
     return {.units = static_cast<int32_t>(units.size()),
@@ -231,7 +229,7 @@ absl::Status Engine::State::Load(const WeightSource& source, const OptimizerStar
       ARGOSY_RETURN_IF_ERROR(ReadBlocks(*optimizer->moment1, Layout(unit), state.owned_begin, Floats(state.moment1)));
       ARGOSY_RETURN_IF_ERROR(ReadBlocks(*optimizer->moment2, Layout(unit), state.owned_begin, Floats(state.moment2)));
     }
-    state.gradient = at::zeros({state.owned_count}, at::kFloat);
+    state.gradient = at::zeros({state.owned_count}, direct() ? GradientType(unit) : at::kFloat);
     if (local_sums() && !direct()) state.local = at::zeros({elements}, at::kFloat);
   }
   return absl::OkStatus();
@@ -254,9 +252,12 @@ void Engine::State::Step(size_t unit) {
     const AdamWScalars& scalars = range.is_matrix() || options.decay_vectors ? decayed : plain;
     at::parallel_for(from, to, /*grain_size=*/1 << 15, [&](int64_t begin, int64_t end) {
       size_t count = end - begin;
-      AdamWSlice slice{.moment1 = Floats(state.moment1).subspan(begin, count),
-                       .moment2 = Floats(state.moment2).subspan(begin, count),
-                       .gradient = Floats(state.gradient).subspan(begin, count)};
+      AdamWSlice slice{.moment1 = Floats(state.moment1).subspan(begin, count), .moment2 = Floats(state.moment2).subspan(begin, count)};
+      if (state.gradient.scalar_type() == at::kFloat) {
+        slice.gradient = Floats(state.gradient).subspan(begin, count);
+      } else {
+        slice.gradient_bf16 = Bits(state.gradient).subspan(begin, count);
+      }
       if (bf16()) {
         AdamWStepBf16(Bits(weights).subspan(begin, count), Bits(state.low).subspan(begin, count), slice, scalars);
       } else {
@@ -299,10 +300,16 @@ void Engine::State::Release(size_t unit) {
 at::Tensor Engine::State::GradientBuffer(size_t unit, int32_t micro_batch) {
   UnitState& state = units[unit];
   if (direct() || local_sums()) {
-    at::Tensor buffer = direct() ? state.gradient : state.local;
     // The tied embedding's buffer is met first by the head, then by its own backward.
-    bool met = unit == 0 && network.layout().tied;
-    if (micro_batch == 0 && !(met && state.working.defined())) buffer.zero_();
+    const bool met = unit == 0 && network.layout().tied, first = micro_batch == 0 && !(met && state.working.defined());
+    // What the last commit decided has been stepped by now: only then does the buffer change its type.
+    const at::ScalarType wanted = batches.size() > 1 ? at::kFloat : GradientType(unit);
+    if (direct() && first && state.gradient.scalar_type() != wanted) {
+      state.gradient = at::Tensor();
+      state.gradient = at::empty({state.owned_count}, wanted);
+    }
+    at::Tensor buffer = direct() ? state.gradient : state.local;
+    if (first) buffer.zero_();
     if (met) state.working = state.working.defined() ? at::Tensor() : buffer;
     return buffer;
   }
@@ -344,8 +351,8 @@ absl::Status Engine::State::Forward(size_t unit, int32_t micro_batch, bool train
   int64_t layer = static_cast<int64_t>(unit) - 1;
   if (unit == 0) {
     hidden[unit] = network.Embed(units[0].full, batch);
-  } else if (training && !options.recompute && !sharded_weights()) {
-    tapes[unit] = network.RecordLayer(layer, units[unit].full, hidden[unit - 1], batch);
+  } else if (training && options.recompute != Recompute::kFull) {
+    tapes[unit] = network.RecordLayer(layer, units[unit].full, hidden[unit - 1], batch, options.recompute);
     hidden[unit] = Network::OutputOf(*tapes[unit]);
   } else {
     hidden[unit] = network.Layer(layer, units[unit].full, hidden[unit - 1], batch);
@@ -384,7 +391,7 @@ absl::Status Engine::State::Backward(size_t unit, int32_t micro_batch) {
   if (batch.rows == 0) return absl::OkStatus();
   int64_t layer = static_cast<int64_t>(unit) - 1;
   if (tapes[unit] != nullptr) {
-    grad_hidden = network.Backward(*tapes[unit], layer, grad_hidden, gradient);
+    grad_hidden = network.Backward(*tapes[unit], layer, units[unit].full, grad_hidden, gradient);
     tapes[unit] = nullptr;
   } else {
     grad_hidden = network.LayerBackward(layer, units[unit].full, hidden[unit - 1], grad_hidden, batch, gradient);
@@ -439,15 +446,17 @@ void Engine::State::ForgetFrozen() {
 double Engine::State::ShareSquares() const {
   double sum = 0;
   for (const UnitState& state : units) {
-    std::span<const float> share = Floats(state.gradient);
-    share = share.subspan(state.begin - state.owned_begin, state.count);
+    const bool wide = state.gradient.scalar_type() == at::kFloat;
+    const at::Tensor share = state.gradient.narrow(0, state.begin - state.owned_begin, state.count);
     // Blocks of one size, whatever the number of threads: the sum's order is fixed.
     constexpr int64_t kBlock = 1 << 16;
     int64_t blocks = (state.count + kBlock - 1) / kBlock;
     std::vector<double> sums(blocks);
     at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        sums[i] = SumOfSquares(share.subspan(i * kBlock, std::min(kBlock, state.count - i * kBlock)));
+        const int64_t count = std::min(kBlock, state.count - i * kBlock);
+        sums[i] = wide ? SumOfSquares(std::span<const float>(Floats(share).subspan(i * kBlock, count)))
+                       : SumOfSquares(std::span<const uint16_t>(Bits(share).subspan(i * kBlock, count)));
       }
     });
     for (double block : sums) sum += block;
@@ -476,7 +485,9 @@ std::string Engine::State::FirstNotFinite() const {
   }
   for (size_t unit = units.size(); unit-- > 0;) {
     const UnitState& state = units[unit];
-    std::string name = first(unit, state.owned_begin, state.owned_count, [&](int64_t i) { return std::isfinite(Floats(state.gradient)[i]); });
+    std::string name = first(unit, state.owned_begin, state.owned_count, [&](int64_t i) {
+      return state.gradient.scalar_type() == at::kFloat ? std::isfinite(Floats(state.gradient)[i]) : (Bits(state.gradient)[i] & 0x7f80u) != 0x7f80u;
+    });
     if (!name.empty()) return "gradient of " + name;
   }
   return "";

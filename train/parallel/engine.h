@@ -14,6 +14,7 @@
 #include "train/checkpoint/training_state.h"
 #include "train/collective/group.h"
 #include "train/config/model_config.h"
+#include "train/config/recompute.h"
 #include "train/data/batches.h"
 #include "train/model/layout.h"
 #include "train/model/weight_source.h"
@@ -30,9 +31,7 @@ struct EngineOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
   // Tensors whose names one of these regular expressions matches keep their values; they count in no norm.
   std::vector<std::string> freeze;
-  // Keep only each layer's input and compute the layer again in the backward. False: keep all activations and compute less; in stage
-  // 3, where that would keep the gathered weights too, layers are computed again all the same.
-  bool recompute = true;
+  Recompute recompute = Recompute::kFull;   // of a layer in its backward; the bits do not depend on it
   int threads = 0;             // torch threads of the thread that uses the engine; 0: as they are
 };
 

@@ -28,23 +28,24 @@ int64_t ShareOf(int64_t elements, int32_t ranks) {
   return std::min(elements, (grains + ranks - 1) / ranks * kRangeGrain);
 }
 
-// What one layer's forward leaves for its backward (network.cc, LayerTape): queries, keys and values behind the rotary embedding (and before the
-// heads' norm, where there is one), attention's output, the residual, gate and up; of each token and head a number in fp32. The layer's input is
-// the output of the one before.
-int64_t LayerTape(const ModelConfig& config, int64_t tokens, int64_t size) {
+// What one layer's forward leaves for its backward (network.cc, LayerTape): queries, keys and values behind the rotary embedding, attention's output,
+// gate and up; of each token and head a number in fp32. Where nothing is computed again, also the heads before their norm, if there is one, and the
+// residual. The layer's input is the output of the one before.
+int64_t LayerTape(const ModelConfig& config, int64_t tokens, int64_t size, Recompute recompute) {
   const int64_t heads = config.QuerySize() + config.KeyValueSize();
-  return tokens * size * (config.hidden_size + heads + config.KeyValueSize() + config.QuerySize() + (config.qk_norm ? heads : 0) + 2 * config.intermediate_size) +
+  const int64_t again = recompute == Recompute::kSelective ? 0 : config.hidden_size + (config.qk_norm ? heads : 0);
+  return tokens * size * (again + heads + config.KeyValueSize() + config.QuerySize() + 2 * config.intermediate_size) +
          tokens * 4 * (2 + config.num_attention_heads);
 }
 
 // What a layer's backward has beside its tape: two of the gate's width, four of the model's, what attention computes with, and a product of
-// weights on its way to their gradients, or gradients of the layer's own.
-int64_t LayerBackward(const ModelConfig& config, const PlanOptions& options, int64_t size, int64_t layer_elements, bool own_buffer) {
+// weights on its way to their gradients.
+int64_t LayerBackward(const ModelConfig& config, const PlanOptions& options, int64_t size) {
   const int64_t tokens = options.rows * options.ctx_len;
-  int64_t weights = own_buffer ? layer_elements * size : config.hidden_size * config.intermediate_size * size;
+  const int64_t weights = config.hidden_size * std::min(kProductRows, config.intermediate_size) * size;
   // Attention is computed in fp32: three blocks of scores, queries, keys, values and their gradients.
-  int64_t attention = 3 * options.rows * config.num_attention_heads * std::min(kQueriesOfBlock, options.ctx_len) * options.ctx_len * 4 +
-                      tokens * 4 * (2 * config.QuerySize() + 4 * config.KeyValueSize());
+  const int64_t attention = 3 * options.rows * config.num_attention_heads * std::min(kQueriesOfBlock, options.ctx_len) * options.ctx_len * 4 +
+                            tokens * 4 * (2 * config.QuerySize() + 4 * config.KeyValueSize());
   return tokens * size * (2 * config.intermediate_size + 4 * config.hidden_size) + attention + weights;
 }
 
@@ -80,8 +81,10 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
     const int64_t owned = stage == 0 ? unit.elements : share;
     rank.weights += (stage == 3 ? share : unit.elements) * size;
     rank.optimizer += owned * (8 + (options.bf16 ? 2 : 0));
-    rank.gradients += owned * 4;
-    if (stage <= 1 && !(alone && !options.bf16)) rank.gradients += unit.elements * 4;
+    // Alone and without accumulation, gradients are of the type of the computation, but for a tied matrix' sum of both ends.
+    const bool tied_matrix = layout.tied && &unit == &layout.units.front();
+    rank.gradients += owned * (alone && options.micro_batches == 1 && !tied_matrix ? size : 4);
+    if (stage <= 1 && !alone) rank.gradients += unit.elements * 4;
   }
   for (size_t unit = 1; unit + 1 < elements.size(); ++unit) layer_elements = std::max(layer_elements, elements[unit]);
   const int64_t head = elements.back(), embedding = elements.front();
@@ -91,7 +94,7 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
   const int64_t gathered_head = stage == 3 ? (layer_elements + head + tied) * size : 0;
   const int64_t gathered_layer = stage == 3 ? 2 * layer_elements * size : 0;
   // Stages 2 and 3 hold gradients of units until their owners have them; a tied embedding's, in fp32, from the head to the end.
-  const bool working = stage >= 2 && !(alone && !options.bf16);
+  const bool working = stage >= 2 && !alone;
   const int64_t working_tied = working ? tied * 4 : 0;
   const int64_t working_head = working ? head * size + working_tied : 0;
   const int64_t working_layer =
@@ -100,11 +103,10 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
 
   const int64_t tokens = options.rows * options.ctx_len;
   const int64_t hidden = (config.num_hidden_layers + 1) * tokens * config.hidden_size * size;
-  const bool keep = !options.recompute && stage < 3;
-  const int64_t tape = LayerTape(config, tokens, size);
-  const int64_t kept = keep ? tape * config.num_hidden_layers : 0;
-  const int64_t backward =
-      LayerBackward(config, options, size, layer_elements, options.bf16 && stage <= 1) + (keep ? 0 : tape);
+  const int64_t tape = LayerTape(config, tokens, size, Recompute::kNone), left = LayerTape(config, tokens, size, options.recompute);
+  const int64_t kept = options.recompute == Recompute::kFull ? 0 : left * config.num_hidden_layers;
+  // The one layer whose backward runs has all of it.
+  const int64_t backward = LayerBackward(config, options, size) + (options.recompute == Recompute::kFull ? tape : tape - left);
 
   // The peak is at the head's loss, in a layer's backward, or in the embedding's.
   struct Phase { int64_t gathered, activations; };
@@ -153,9 +155,10 @@ Advice Advise(const ModelConfig& config, const PlanOptions& options, int64_t nod
   Advice advice{.options = options};
   auto fits = [&] { return PlanMemory(config, advice.options).Total() <= node_bytes; };
   if ((advice.fits = fits())) return advice;
-  if (!advice.options.recompute) {
-    advice.options.recompute = true;
-    advice.changes.push_back("without --no-grad-ckpt");
+  for (Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+    if (recompute <= options.recompute) continue;
+    advice.options.recompute = recompute;
+    advice.changes = {fmt::format("--recompute {}", RecomputeName(recompute))};
     if ((advice.fits = fits())) return advice;
   }
   if (options.ranks > 1) {

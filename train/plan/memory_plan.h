@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "train/config/model_config.h"
+#include "train/config/recompute.h"
 
 namespace argosy::train {
 
@@ -18,7 +19,8 @@ struct PlanOptions {
   int32_t ranks_per_node = 1;
   int zero_stage = 3;
   bool bf16 = true;               // weights and computation, with exact fp32 masters; false: fp32
-  bool recompute = true;          // of layers in their backward; stage 3 does so in any case
+  Recompute recompute = Recompute::kFull;
+  int32_t micro_batches = 1;      // of a step: several are summed in fp32
   int64_t rows = 1;               // of a rank's micro-batch
   int64_t ctx_len = 512;
   DType save_dtype = DType::kBF16;
@@ -62,8 +64,7 @@ ReferenceRules PlanByReference(const ModelConfig& config, const PlanOptions& opt
 // Llama 2's sizes by name: "7b", "13b", "70b".
 absl::StatusOr<ModelConfig> NamedModel(std::string_view name);
 
-// The first of these that fits: the given options; a lower stage's cost is speed alone, so then higher stages; recomputing; fewer rows at
-// a time. Empty `changes`: as given.
+// The first of these that fits: the given options; recomputing more; higher stages too; fewer rows at a time. Empty `changes`: as given.
 struct Advice {
   bool fits = false;
   PlanOptions options;

@@ -29,9 +29,9 @@ std::map<std::string, double> ResourcesFromJson(const std::string& flag, const s
 struct FinetuneFlags {
   FinetuneOptions options;
   std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
-      save_state = "last";
+      save_state = "last", recompute;
   int prompt_type = 1;
-  bool lora = false;
+  bool lora = false, no_grad_ckpt = false;
   double start_timeout = 0, replace_timeout = 30, collective_timeout = 60;
 };
 
@@ -113,7 +113,8 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--start-timeout", flags->start_timeout, "Seconds that the workers may wait to be placed; 0: without end");
   finetune->add_option("--metrics-path", o.metrics_path, "JSON lines of every step and epoch");
   finetune->add_flag("--print-schedule", o.print_schedule, "Print the lines of one training step");
-  finetune->add_flag("!--no-grad-ckpt", o.recompute, "Keep activations instead of computing layers again; ZeRO-3 always computes them again");
+  CLI::Option* recompute = finetune->add_option("--recompute", flags->recompute, "Of a layer in its backward: none, selective or full (default)");
+  finetune->add_flag("--no-grad-ckpt", flags->no_grad_ckpt, "--recompute none")->excludes(recompute);
   finetune->add_flag("--grow-vocabulary", o.grow_vocabulary, "New rows of the embedding where the tokenizer knows more ids than the model");
   finetune->add_flag("--lora", flags->lora, "Refused: all weights are trained");
   finetune->add_option("--hf-token", flags->hf_token, "Taken for compatibility: models are read from folders (-hft)");
@@ -131,6 +132,12 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
       absl::StatusOr<Precision> precision = PrecisionFromName(flags->mixed_precision);
       if (!precision.ok()) throw CommandFailed("--mx " + Message(precision.status()));
       o.flags.precision = *precision;
+    }
+    if (flags->no_grad_ckpt) o.recompute = Recompute::kNone;
+    if (!flags->recompute.empty()) {
+      absl::StatusOr<Recompute> recompute = RecomputeFromName(flags->recompute);
+      if (!recompute.ok()) throw CommandFailed("--recompute " + Message(recompute.status()));
+      o.recompute = *recompute;
     }
     if (!flags->scheduler.empty()) {
       absl::StatusOr<LrScheduleType> type = LrScheduleTypeFromName(flags->scheduler);

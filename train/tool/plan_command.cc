@@ -8,6 +8,8 @@
 namespace argosy::train {
 namespace {
 
+constexpr Recompute kRecomputes[] = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
+
 double Gb(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 struct PlanFlags {
@@ -28,6 +30,7 @@ absl::Status Check(const PlanFlags& flags) {
   if (o.ranks_per_node < 1) return InvalidArgument("--gpus-per-node {}: at least 1", o.ranks_per_node);
   if (o.zero_stage < 0 || o.zero_stage > 3) return InvalidArgument("--zero-stage {}: 0, 1, 2 or 3", o.zero_stage);
   if (o.rows < 1) return InvalidArgument("--batch-size-per-device {}: at least 1", o.rows);
+  if (o.micro_batches < 1) return InvalidArgument("--grad-accum {}: at least 1", o.micro_batches);
   if (o.ctx_len < 2) return InvalidArgument("--ctx-len {}: at least 2", o.ctx_len);
   if (flags.precision != "bf16" && flags.precision != "no") return InvalidArgument("--mx {}: no (fp32) or bf16", flags.precision);
   if (flags.node_memory_gb < 0) return InvalidArgument("--node-memory {}: GB of a node", flags.node_memory_gb);
@@ -39,7 +42,7 @@ void PrintRow(const PlanOptions& options, const ModelConfig& config, int64_t nod
   const RankPlan& rank = plan.rank;
   std::string fits = node_bytes == 0 ? "" : plan.Total() <= node_bytes ? "  fits" : "  no";
   fmt::print("{:>5} {:>9} {:>9.2f} {:>10.2f} {:>10.2f} {:>9.2f} {:>12.2f} {:>10.2f} {:>12.2f}{}\n", options.zero_stage,
-             options.recompute || options.zero_stage == 3 ? "full" : "none", Gb(rank.weights), Gb(rank.optimizer), Gb(rank.gradients),
+             RecomputeName(options.recompute), Gb(rank.weights), Gb(rank.optimizer), Gb(rank.gradients),
              Gb(rank.gathered), Gb(rank.activations), Gb(rank.Total()), Gb(plan.Total()), fits);
 }
 
@@ -60,8 +63,7 @@ absl::Status Plan(const PlanFlags& flags) {
   for (int stage = 0; stage <= 3; ++stage) {
     PlanOptions row = options;
     row.zero_stage = stage;
-    for (bool recompute : {false, true}) {
-      if (stage == 3 && !recompute) continue;   // it would keep the gathered weights too
+    for (Recompute recompute : kRecomputes) {
       row.recompute = recompute;
       PrintRow(row, config, node_bytes);
     }
@@ -75,12 +77,12 @@ absl::Status Plan(const PlanFlags& flags) {
   if (node_bytes > 0) {
     // A lower stage moves less between ranks, kept activations compute less.
     for (int stage = 0; stage <= 3; ++stage) {
-      for (bool recompute : {false, true}) {
+      for (Recompute recompute : kRecomputes) {
         PlanOptions cheapest = options;
         cheapest.zero_stage = stage;
         cheapest.recompute = recompute;
-        if ((stage == 3 && !recompute) || PlanMemory(config, cheapest).Total() > node_bytes) continue;
-        fmt::print("cheapest:  --zero-stage {}{} fits\n", stage, recompute ? "" : " --no-grad-ckpt");
+        if (PlanMemory(config, cheapest).Total() > node_bytes) continue;
+        fmt::print("cheapest:  --zero-stage {} --recompute {} fits\n", stage, RecomputeName(recompute));
         return absl::OkStatus();
       }
     }
@@ -99,6 +101,7 @@ void AddPlanCommand(CLI::App& app) {
   plan->add_option("--num-devices,--workers", flags->options.ranks, "Ranks (-nd)")->capture_default_str();
   plan->add_option("--gpus-per-node,--ranks-per-node", flags->options.ranks_per_node, "Ranks on one node")->capture_default_str();
   plan->add_option("--batch-size-per-device", flags->options.rows, "Rows of a rank and micro-batch (-bs)")->capture_default_str();
+  plan->add_option("--grad-accum", flags->options.micro_batches, "Micro-batches of a step (-ga)")->capture_default_str();
   plan->add_option("--ctx-len", flags->options.ctx_len, "Tokens of a row")->capture_default_str();
   plan->add_option("--zero-stage", flags->options.zero_stage, "For the advice: the stage that the run would use")->capture_default_str();
   plan->add_option("--mx", flags->precision, "no (fp32) or bf16")->capture_default_str();

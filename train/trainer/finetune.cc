@@ -169,9 +169,6 @@ class Run {
     Say("run:       {} ranks x {} rows x {} micro-batches = {} rows a step, {} steps in {} epochs, ZeRO-{}, {}, device {}",
         options_.scaling.num_workers, settings_.micro_batch_size, settings_.gradient_accumulation_steps, settings_.train_batch_size,
         total_steps_, epochs_, settings_.zero_stage, PrecisionName(settings_.precision), options_.device);
-    if (!options_.recompute && settings_.zero_stage == 3) {
-      Say("           --no-grad-ckpt: ZeRO-3 computes layers again all the same, because kept activations would hold gathered weights");
-    }
     Say("\n{}", report.ToText());
     return absl::OkStatus();
   }
@@ -278,7 +275,7 @@ class Run {
     grown.vocab_size = spec_.model.vocab_size;
     PlanOptions plan{.ranks = options_.scaling.num_workers, .ranks_per_node = (options_.scaling.num_workers + hosts - 1) / hosts,
                      .zero_stage = spec_.engine.zero_stage, .bf16 = spec_.engine.dtype == DType::kBF16, .recompute = options_.recompute,
-                     .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len};
+                     .micro_batches = spec_.batch.micro_batches, .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len};
     return CheckFits(grown, plan, static_cast<int64_t>(most));
   }
 

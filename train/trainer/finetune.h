@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "train/config/deepspeed_config.h"
+#include "train/config/recompute.h"
 #include "train/data/rows.h"
 
 namespace argosy::train {
@@ -67,7 +68,7 @@ struct FinetuneOptions {
   bool recipe_parity = false;
   uint64_t seed = 42;
   bool no_decay_1d = false;
-  bool recompute = true;            // of a layer in its backward; false: activations are kept (stage 3 recomputes all the same)
+  Recompute recompute = Recompute::kFull;   // of a layer in its backward
   bool random_weights = false;
   bool grow_vocabulary = false;     // new rows where the tokenizer knows more ids than the model; without it only for tokens of special_token_path
   std::string device = "cpu";

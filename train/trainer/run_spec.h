@@ -13,6 +13,7 @@
 #include "train/checkpoint/training_state.h"
 #include "train/config/dtype.h"
 #include "train/config/lr_schedule.h"
+#include "train/config/recompute.h"
 #include "train/data/batches.h"
 #include "train/data/samples.h"
 #include "train/parallel/engine.h"
@@ -36,7 +37,7 @@ struct EngineSpec {
   bool decay_vectors = true;
   double max_grad_norm = 1.0;
   std::vector<std::string> freeze;   // tensors whose names match any of these regular expressions are not trained
-  bool recompute = true;        // of a layer in its backward, instead of keeping its activations
+  Recompute recompute = Recompute::kFull;   // of a layer in its backward
   int32_t threads = 1;          // torch threads of a rank; 0: the node's cores shared by its ranks
 };
 

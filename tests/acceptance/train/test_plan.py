@@ -18,11 +18,10 @@ def test_plan_names_the_memory_of_each_stage_and_the_cheapest_that_fits(sums):
     told = verb("plan", "--model", "70b", "--num-devices", 32, "--gpus-per-node", 8, "--node-memory", 640).stdout
     assert verb("plan", "--model", "70b", "--num_devices", 32, "--gpus_per_node", 8, "--node_memory=640").stdout == told
     table = rows_of(told)
-    assert [(row[0], row[1]) for row in table] == [(str(stage), mode) for stage in range(4) for mode in ("none", "full")
-                                                   if (stage, mode) != (3, "none")]
+    assert [(row[0], row[1]) for row in table] == [(str(stage), mode) for stage in range(4) for mode in ("none", "selective", "full")]
     totals = [float(row[8]) for row in table]
-    assert totals[-1] == min(totals) and [row[-1] for row in table] == ["no"] * 6 + ["fits"]
-    assert "cheapest:  --zero-stage 3 fits" in told and "18 M/N K" in told
+    assert totals[-1] == min(totals) and [row[-1] for row in table] == ["no"] * 9 + ["fits"] * 3
+    assert "cheapest:  --zero-stage 3 --recompute none fits" in told and "18 M/N K" in told
     assert "2 layers of width 64" in verb("plan", "--model", sums.model).stdout
 
 
@@ -40,19 +39,20 @@ def larger(sums, tmp_path_factory):
     return folder / "model"
 
 
-@pytest.mark.parametrize("ranks, stage, precision, keep", [(1, 0, "bf16", False), (2, 3, "bf16", False), (2, 2, "no", True)])
-def test_the_plan_is_within_a_tenth_of_what_a_run_takes(cluster, tmp_path, sums, larger, ranks, stage, precision, keep):
+@pytest.mark.parametrize("ranks, stage, precision, recompute", [(1, 0, "bf16", "full"), (1, 0, "bf16", "selective"), (2, 3, "bf16", "full"),
+                                                             (2, 3, "bf16", "none"), (2, 2, "no", "none")])
+def test_the_plan_is_within_a_tenth_of_what_a_run_takes(cluster, tmp_path, sums, larger, ranks, stage, precision, recompute):
     # Rows of the whole context: a shorter batch would take less than planned.
     rows = [json.loads(line)["input"] for line in open(sums.train)]
     long = tmp_path / "rows.jsonl"
     long.write_text("".join(json.dumps({"input": " ".join(rows[i:] + rows[:i])[:4000]}) + "\n" for i in range(24)))
     sizes = ["--mx", precision, "--ctx-len", 256, "--batch-size-per-device", 2]
     run = cluster.finetune(tmp_path, "--model-name", larger, "--train-path", long, *sizes, "--zero-stage", stage, "--max-steps", 3, "--save-state",
-                           "none", "--sample-prompts", 0, *(["--no-grad-ckpt"] if keep else []), ranks=ranks)
+                           "none", "--sample-prompts", 0, *(["--no-grad-ckpt"] if recompute == "none" else ["--recompute", recompute]), ranks=ranks)
     measured = max(row["peak_bytes"] for row in run.metrics if "peak_bytes" in row) / 1e9
     told = verb("plan", "--model", larger, "--num-devices", ranks, *sizes).stdout
-    planned = next(float(row[7]) for row in rows_of(told) if row[0] == str(stage) and row[1] == ("none" if keep else "full"))
-    print(f"\n{ranks} ranks, ZeRO-{stage}: planned {planned:.2f} GB, measured {measured:.3f} GB")
+    planned = next(float(row[7]) for row in rows_of(told) if row[0] == str(stage) and row[1] == recompute)
+    print(f"\n{ranks} ranks, ZeRO-{stage}, recompute {recompute}: planned {planned:.2f} GB, measured {measured:.3f} GB")
     assert abs(planned - measured) <= 0.1 * measured
 
 

@@ -335,6 +335,32 @@ TEST_CASE("Kernels: the loss of a linear layer in chunks of tokens, and its grad
   }
 }
 
+TEST_CASE("Network: a layer's gradients have the same bits whatever of it is computed again, also with norms of the heads and biases") {
+  at::NoGradGuard no_grad;
+  const std::string shape = R"("hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "head_dim": 16, "vocab_size": 97, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0)";
+  for (const char* kind : {R"("model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"])", R"("model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"])",
+                                  R"("model_type": "llama", "attention_bias": true, "mlp_bias": true, "architectures": ["LlamaForCausalLM"])"}) {
+    Network network(Value(ModelConfig::Parse("{" + std::string(kind) + ", " + shape + "}")));
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      INFO(kind << ", " << c10::toString(type));
+      at::Tensor flat = LoadFlats(network, *RandomWeights(network.config(), 3), type)[1], input = Normal({2, 9, 48}, type, 4), grad_out = Normal({2, 9, 48}, type, 5);
+      flat.add_(Normal(flat.sizes(), type, 6) * 0.05);   // biases too
+      std::vector<int32_t> row = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+      PreparedBatch batch = Value(network.Prepare(BatchOf({row, row}, {row, row}), type));
+      at::Tensor want_flat = at::zeros_like(flat), want = network.LayerBackward(0, flat, input, grad_out, batch, want_flat);
+      for (Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
+        std::shared_ptr<LayerTape> tape = network.RecordLayer(0, flat, input, batch, recompute);
+        CHECK(at::equal(Network::OutputOf(*tape), network.Layer(0, flat, input, batch)));
+        at::Tensor got_flat = at::zeros_like(flat), got = network.Backward(*tape, 0, flat, grad_out, got_flat);
+        CHECK(at::equal(got, want));
+        CHECK(at::equal(got_flat, want_flat));
+      }
+      CHECK(want_flat.abs().max().item<double>() > 0);
+    }
+  }
+}
+
 TEST_CASE("Network: segments that are not runs are refused") {
   Network network(SmallConfig());
   auto prepare = [&](std::vector<int32_t> segments) {

@@ -95,6 +95,29 @@ TEST_CASE("AdamW: the vectorised pass equals the scalar oracle bit for bit") {
   }
 }
 
+TEST_CASE("AdamW: a gradient in bf16 does what its numbers do in fp32, and has their sum of squares") {
+  for (size_t n : {1, 7, 1000, 4099}) {
+    Arrays narrow(n, n), wide(n, n), oracle(n, n);
+    std::vector<uint16_t> gradient(n);
+    for (size_t i = 0; i < n; ++i) {
+      gradient[i] = Bf16FromFloat(wide.g[i]);
+      wide.g[i] = FloatFromBf16(gradient[i]);
+    }
+    const AdamWScalars s = ScalarsFor({}, 3, 1e-3, 0.1, 0.7);
+    const auto slice = [&](Arrays& arrays) { return AdamWSlice{.moment1 = arrays.m, .moment2 = arrays.v, .gradient_bf16 = gradient}; };
+    AdamWStepBf16(narrow.p16, narrow.low, slice(narrow), s);
+    AdamWStepBf16Scalar(oracle.p16, oracle.low, slice(oracle), s);
+    AdamWStepBf16(wide.p16, wide.low, wide.Slice(), s);
+    for (const Arrays* other : {&wide, &oracle}) {
+      CHECK(SameBits(narrow.p16, other->p16));
+      CHECK(SameBits(narrow.low, other->low));
+      CHECK(SameBits(narrow.m, other->m));
+      CHECK(SameBits(narrow.v, other->v));
+    }
+    CHECK(SumOfSquares(std::span<const uint16_t>(gradient)) == SumOfSquares(std::span<const float>(wide.g)));
+  }
+}
+
 TEST_CASE("AdamW: a thousand steps with zeros, denormals, infinities, ties and odd lengths keep the oracle's bits") {
   constexpr size_t kElements = 611;   // not a multiple of any vector
   const float kInfinity = std::numeric_limits<float>::infinity(), kTiny = std::numeric_limits<float>::denorm_min();

@@ -33,6 +33,25 @@ TEST_CASE("Plan: sharded, a rank has 16 bytes a parameter over the ranks; each s
   }
 }
 
+TEST_CASE("Plan: selective recomputing takes less than none and more than full, and accumulation takes wider gradients") {
+  for (const char* name : {"7b", "70b"}) {
+    for (int stage : {0, 1, 2, 3}) {
+      PlanOptions options{.ranks = 16, .zero_stage = stage, .rows = 8};
+      int64_t before = INT64_MAX;
+      for (Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        options.recompute = recompute;
+        const int64_t total = PlanMemory(Named(name), options).rank.Total();
+        CHECK(total < before);
+        before = total;
+      }
+    }
+  }
+  PlanOptions alone{.zero_stage = 0};
+  const int64_t once = PlanMemory(Named("7b"), alone).rank.gradients;
+  alone.micro_batches = 2;
+  CHECK(PlanMemory(Named("7b"), alone).rank.gradients == 2 * once);
+}
+
 TEST_CASE("Plan: the reference's rule for 70B on 4 nodes of 8 gives its published 595 GB") {
   // It counts a round 70 billion parameters.
   ReferenceRules rules = PlanByReference(Named("70b"), {.ranks = 32, .ranks_per_node = 8});
@@ -42,7 +61,7 @@ TEST_CASE("Plan: the reference's rule for 70B on 4 nodes of 8 gives its publishe
 
 TEST_CASE("Plan: what does not fit is refused with the figures and the change that makes it fit") {
   ModelConfig config = Named("7b");
-  PlanOptions options{.ranks = 16, .ranks_per_node = 1, .zero_stage = 0, .recompute = false, .rows = 16};
+  PlanOptions options{.ranks = 16, .ranks_per_node = 1, .zero_stage = 0, .recompute = Recompute::kNone, .rows = 16};
   CHECK(CheckFits(config, options, 1'000'000'000'000).ok());
   absl::Status status = CheckFits(config, options, 24'000'000'000);
   INFO(Message(status));
