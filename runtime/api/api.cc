@@ -40,6 +40,17 @@ std::vector<worker::OutgoingArgument> Outgoing(std::vector<OutgoingArgument> arg
   return out;
 }
 
+std::map<std::string, std::string> CheckedEnvVars(const std::map<std::string, std::string>& env_vars) {
+  for (const auto& [name, value] : env_vars) {
+    if (name.empty() || name.find('=') != std::string::npos || name.find('\0') != std::string::npos) {
+      throw RuntimeError(fmt::format("env_vars: \"{}\" cannot be a variable's name; it must have characters, and no '=' among them", name));
+    }
+    if (value.find('\0') != std::string::npos) throw RuntimeError(fmt::format("env_vars: the value of {} has a zero byte, which ends it", name));
+    if (name.starts_with("ARGOSY_")) throw RuntimeError(fmt::format("env_vars: {} is Argosy's own; choose a name that does not begin with ARGOSY_", name));
+  }
+  return env_vars;
+}
+
 wire::Demand DemandOf(const Resources& resources, const LabelSelector& labels, const Placement& strategy, const std::optional<GroupId>& group,
                       int bundle_index) {
   wire::Demand demand;
@@ -230,6 +241,7 @@ std::vector<CellPtr> SubmitTask(const Submission& submission, const TaskOptions&
   request.max_retries = options.max_retries;
   request.deadline = options.deadline.duration();
   request.retry_exceptions = options.retry_exceptions.names;
+  request.env_vars = CheckedEnvVars(options.env_vars);
   return Handles(OrThrow(CurrentCore()->SubmitTask(request, Outgoing(std::move(arguments)))));
 }
 
@@ -288,6 +300,7 @@ ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_n
   Resources placing = options.resources.empty() ? Resources{{"CPU", 1}} : options.resources;
   spec.placement = DemandOf(placing, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
   spec.placement.priority = options.priority;
+  request.env_vars = CheckedEnvVars(options.env_vars);
   if (!options.resources.empty()) spec.running_resources = spec.placement.resources;
   spec.max_restarts = options.max_restarts;
   spec.max_task_retries = options.max_task_retries;

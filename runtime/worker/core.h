@@ -96,6 +96,7 @@ struct TaskRequest {
   SharedText function;
   SharedText readable;
   wire::Demand demand;
+  std::map<std::string, std::string> env_vars;          // of its worker, beside the job's
   int max_retries = 3;
   absl::Duration deadline = absl::InfiniteDuration();   // to be placed
   uint32_t returns = 1;
@@ -119,6 +120,7 @@ struct OutgoingArgument {
 };
 struct ActorRequest {
   wire::ActorSpec spec;                // without ids, arguments, code, owner and job
+  std::map<std::string, std::string> env_vars;          // as a task's
   bool acknowledged = false;           // wait for the head's answer
 };
 
@@ -208,6 +210,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   friend class Cell;
+  using CodePointer = std::shared_ptr<const wire::CodePackage>;
   struct TaskRecord {
     wire::PushTask message;                         // as it is sent; the arguments: refs as given until it may run
     wire::TaskSpec& spec = message.spec;
@@ -217,13 +220,14 @@ class Core : public std::enable_shared_from_this<Core> {
     TaskId parent;                                  // that submitted it; nil: no task did
     std::shared_ptr<StreamState> stream;            // generators
     wire::Demand demand;                            // tasks; without locality and priority, so that it is the same for its shape
+    CodePointer code;                               // tasks with environment variables of their own
     absl::Duration deadline = absl::InfiniteDuration();
     SubmitMachine::Asked asked;
     bool cancelled = false;
     int64_t submitted_us = 0;                       // since the epoch
     bool reported = false;                          // that it waits
   };
-  struct ShapeDemand { wire::Demand demand; absl::Duration deadline; NodeId near; };
+  struct ShapeDemand { wire::Demand demand; absl::Duration deadline; NodeId near; CodePointer code; };
   struct LeaseRecord { wire::LeaseGrant grant; bool asking_fate = false; std::vector<std::pair<TaskId, uint32_t>> unanswered; };
   // Unanswered calls to one actor, and what happens when there are too many. Any thread.
   struct PendingCalls {
@@ -321,6 +325,8 @@ class Core : public std::enable_shared_from_this<Core> {
   template <class Request>
   std::shared_ptr<TaskRecord> NewRecord(const Request& request, PreparedArguments prepared, Returns& handles);
   void Begin(std::shared_ptr<TaskRecord> record);
+  // The job's package with more environment variables: a package of its own, since its workers are others. Null when there are none.
+  CodePointer CodeWith(const std::map<std::string, std::string>& env_vars);
   SubmitMachine::ShapeId ShapeOf(const TaskRecord& record);
   // With the values that are here put in place of their refs.
   std::vector<wire::Argument> FinalArguments(const std::vector<wire::Argument>& arguments);
@@ -442,6 +448,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unordered_map<uint64_t, std::string> lease_requests_;            // number -> id on the wire
   std::unique_ptr<async::Timer> tick_;
   absl::Time tick_at_ = absl::InfiniteFuture();
+  std::mutex code_mutex_;
+  std::map<std::map<std::string, std::string>, CodePointer> code_with_;   // by the variables
   std::mutex actors_mutex_;                                             // for the pending counters only
   IdMap<ActorId, std::unique_ptr<ActorRecord>> actors_;
   IdMap<ActorId, std::unique_ptr<PendingCalls>> pending_calls_;   // under actors_mutex_

@@ -6,6 +6,7 @@
 #include "runtime/base/limits.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/wire/sha256.h"
 #include "runtime/worker/core.h"
 #include "runtime/worker/execution.h"
 #include "runtime/worker/value.h"
@@ -23,6 +24,8 @@ constexpr size_t kInlineArgumentMax = kInlineResultMax;
 constexpr absl::Duration kCreationGrace = absl::Seconds(10);
 // Tasks whose arguments on some node are larger want a lease of their own there.
 constexpr uint64_t kLocalityBytesMin = 1 << 20;
+// Packages that are kept for their environment variables.
+constexpr size_t kCodePackagesMax = 1000;
 
 ErrorInfo FromStatus(const absl::Status& status) {
   ErrorInfo::Kind kind = ErrorInfo::kRuntime;
@@ -110,6 +113,7 @@ absl::StatusOr<Returns> Core::SubmitTask(const TaskRequest& request, std::vector
   record->demand = request.demand;
   record->demand.priority = 0;
   record->demand.retriable = request.max_retries != 0;
+  if ((record->code = CodeWith(request.env_vars))) record->spec.code_id = record->code->id;
   record->deadline = request.deadline;
   record->asked.retries_max = request.max_retries;
   record->asked.priority = request.demand.priority;
@@ -126,6 +130,20 @@ absl::StatusOr<Returns> Core::SubmitTask(const TaskRequest& request, std::vector
 }
 
 // Tasks of one shape share leases: those that ask for the same, and whose big arguments lie on the same node.
+Core::CodePointer Core::CodeWith(const std::map<std::string, std::string>& env_vars) {
+  if (env_vars.empty()) return nullptr;
+  std::lock_guard lock(code_mutex_);
+  if (code_with_.size() >= kCodePackagesMax) code_with_.clear();   // one that is asked for again is made again
+  CodePointer& known = code_with_[env_vars];
+  if (!known) {
+    auto code = std::make_shared<wire::CodePackage>(options_.code);
+    for (const auto& [name, value] : env_vars) code->env_vars[name] = value;
+    code->id = wire::Sha256Hex(options_.code.id + Encode(code->env_vars));
+    known = std::move(code);
+  }
+  return known;
+}
+
 SubmitMachine::ShapeId Core::ShapeOf(const TaskRecord& record) {
   NodeId near;
   if (!record.dependencies.empty() && std::holds_alternative<wire::DefaultStrategy>(record.demand.strategy)) {
@@ -140,11 +158,12 @@ SubmitMachine::ShapeId Core::ShapeOf(const TaskRecord& record) {
   // Most tasks are of the shape of the one before.
   if (last_shape_ < shape_demands_.size()) {
     const ShapeDemand& last = shape_demands_[last_shape_];
-    if (last.near == near && last.deadline == record.deadline && last.demand == record.demand) return last_shape_;
+    if (last.near == near && last.code == record.code && last.deadline == record.deadline && last.demand == record.demand) return last_shape_;
   }
   std::string key = Encode(record.demand) + Encode(absl::ToInt64Microseconds(record.deadline)) + std::string(near.Bytes());
+  if (record.code) key += record.code->id;
   last_shape_ = submit_.Shape(key);
-  if (last_shape_ == shape_demands_.size()) shape_demands_.push_back({record.demand, record.deadline, near});
+  if (last_shape_ == shape_demands_.size()) shape_demands_.push_back({record.demand, record.deadline, near, record.code});
   return last_shape_;
 }
 
@@ -193,7 +212,8 @@ void Core::RequestLease(const SubmitMachine::Request& request) {
   wire::RequestLease message;
   message.request_id = std::string(TaskId::Random().Bytes());
   message.demand = shape_demands_[request.shape].demand;
-  message.code = options_.code;
+  const CodePointer& code = shape_demands_[request.shape].code;
+  message.code = code ? *code : options_.code;
   if (std::optional<TaskId> task = submit_.WaitingTask(request.shape)) {
     SubmitMachine::Asked asked = *submit_.AskedOf(*task);
     message.demand.priority = asked.priority;
@@ -399,7 +419,8 @@ absl::StatusOr<ActorId> Core::CreateActor(ActorRequest request, std::vector<Outg
   spec.actor = ActorId::Random();
   spec.owner = address_;
   spec.job = node_.job;
-  spec.code = options_.code;
+  CodePointer code = CodeWith(request.env_vars);
+  spec.code = code ? *code : options_.code;
   if (spec.ns.empty()) spec.ns = node_.ns;
   PendingCalls& pending = PendingOf(spec.actor);
   pending.max = spec.max_pending_calls;

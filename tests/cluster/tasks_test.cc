@@ -1,5 +1,7 @@
 // What the API promises of tasks beyond the first steps (behaviour_test.cc): tries, several returns, cancelling.
 
+#include <cstdlib>
+#include <map>
 #include <stdexcept>
 #include <thread>
 
@@ -48,6 +50,21 @@ int ParentOf(std::string started, std::string cancelled, int depth) {
   return argosy::Get(argosy::Task<ParentOf>().Submit(started, cancelled, depth - 1));
 }
 
+std::map<std::string, std::string> Variables(std::vector<std::string> names) {
+  std::map<std::string, std::string> values;
+  for (const std::string& name : names) {
+    if (const char* value = std::getenv(name.c_str())) values[name] = value;
+  }
+  return values;
+}
+std::map<std::string, std::string> VariablesBelow(std::vector<std::string> names, std::map<std::string, std::string> more) {
+  return argosy::Get(argosy::Task<Variables>({.env_vars = more}).Submit(names));
+}
+class Room {
+ public:
+  std::map<std::string, std::string> Seen(std::vector<std::string> names) { return Variables(names); }
+};
+
 class Desk {
  public:
   std::array<int, 3> Three(int n) { return {n, n + 1, n + 2}; }
@@ -56,6 +73,44 @@ class Desk {
 };
 
 }  // namespace
+
+TEST_CASE("Task: environment variables of its own, and of what it submits") {
+  using Seen = std::map<std::string, std::string>;
+  const std::vector<std::string> names{"COLOUR", "SHAPE"};
+  const Seen red{{"COLOUR", "red"}}, blue{{"COLOUR", "blue"}}, both{{"COLOUR", "red"}, {"SHAPE", "round"}};
+  auto first = argosy::Task<Variables>({.env_vars = red}).Submit(names);
+  auto second = argosy::Task<Variables>({.env_vars = blue}).Submit(names);
+  auto third = argosy::Task<Variables>().Submit(names);
+  CHECK(argosy::Get(first) == red);
+  CHECK(argosy::Get(second) == blue);
+  CHECK(argosy::Get(third).empty());
+  // The workers of before are used again, each for its own.
+  CHECK(argosy::Get(argosy::Task<Variables>({.env_vars = red}).Submit(names)) == red);
+  CHECK(argosy::Get(argosy::Task<Variables>().Submit(names)).empty());
+  CHECK(argosy::Get(argosy::Task<VariablesBelow>({.env_vars = red}).Submit(names, Seen())) == red);
+  CHECK(argosy::Get(argosy::Task<VariablesBelow>({.env_vars = red}).Submit(names, Seen{{"SHAPE", "round"}})) == both);
+  CHECK(argosy::Get(argosy::Task<VariablesBelow>({.env_vars = red}).Submit(names, blue)) == blue);
+}
+
+TEST_CASE("Actor: environment variables of its own") {
+  const std::map<std::string, std::string> red{{"COLOUR", "red"}};
+  argosy::Actor<Room> room = argosy::Spawn<Room>({.env_vars = red});
+  argosy::Actor<Room> plain = argosy::Spawn<Room>({});
+  CHECK(argosy::Get(room.Call<&Room::Seen>(std::vector<std::string>{"COLOUR"})) == red);
+  CHECK(argosy::Get(plain.Call<&Room::Seen>(std::vector<std::string>{"COLOUR"})).empty());
+  argosy::Kill(room);
+  argosy::Kill(plain);
+}
+
+TEST_CASE("Task and actor: a variable that cannot be set is refused by its name") {
+  auto submit = [](const char* name, std::string value) { argosy::Task<Variables>({.env_vars = {{name, std::move(value)}}}).Submit(std::vector<std::string>()); };
+  CHECK_THROWS_WITH(submit("A=B", "1"), "env_vars: \"A=B\" cannot be a variable's name; it must have characters, and no '=' among them");
+  CHECK_THROWS_WITH(submit("", "1"), "env_vars: \"\" cannot be a variable's name; it must have characters, and no '=' among them");
+  CHECK_THROWS_WITH(submit("COLOUR", std::string("r\0d", 3)), "env_vars: the value of COLOUR has a zero byte, which ends it");
+  CHECK_THROWS_WITH(submit("ARGOSY_WORKER", "1"), "env_vars: ARGOSY_WORKER is Argosy's own; choose a name that does not begin with ARGOSY_");
+  CHECK_THROWS_WITH(argosy::Spawn<Room>({.env_vars = {{"A=B", "1"}}}),
+                    "env_vars: \"A=B\" cannot be a variable's name; it must have characters, and no '=' among them");
+}
 
 TEST_CASE("Task: an exception of a chosen type is tried again, and one of another type is not") {
   MarkFile path("busy"), never("busy-never"), wrong_path("wrong");

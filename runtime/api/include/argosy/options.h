@@ -52,6 +52,9 @@ struct TaskOptions {
   int priority = 0;                        // what waits is served higher ones first, within the job
   Timeout deadline;                        // to be placed; UnschedulableError after it
   int stream_ahead_max = 16;               // generators: so many values may be unread, then it waits
+  // Of the worker process, beside the job's, and of the workers of what the task submits. Workers are shared among tasks with the same ones.
+  // Not set in local mode.
+  std::map<std::string, std::string> env_vars;
 };
 
 // Threads of an actor for some of its methods: {.name = "io", .max_concurrency = 2, .methods = argosy::Methods<&Store::Read, &Store::Write>()}.
@@ -79,6 +82,7 @@ struct ActorOptions {
   bool fail_when_full = false;             // or throws PendingCallsLimitError
   int priority = 0;                        // as of tasks, while it waits to be placed
   Timeout deadline;                        // to be placed and constructed
+  std::map<std::string, std::string> env_vars;   // of its process, as a task's
 };
 
 struct CallOptions {
