@@ -85,10 +85,11 @@ SmallNode::Worker* SmallNode::Find(WorkerId id) {
   return nullptr;
 }
 
-SmallNode::Worker& SmallNode::Spawn() {
+SmallNode::Worker& SmallNode::Spawn(const wire::CodePackage& code) {
   auto worker = std::make_unique<Worker>();
   worker->id = WorkerId::Random();
   worker->number = next_number_++;
+  worker->code_id = code.id;
   wire::StartupBlock block;
   block.startup_number = worker->number;
   block.node_socket = socket_;
@@ -97,8 +98,10 @@ SmallNode::Worker& SmallNode::Spawn() {
   block.node = node_;
   block.worker_socket = folder_ + "/w" + worker->id.Short();
   block.session_dir = folder_;
+  block.code = code;
   std::string text = Encode(block);
   int ends[2];
+  ARGOSY_CHECK(text.size() < 60'000, "a start-up block of {} bytes does not fit a pipe", text.size());
   ARGOSY_CHECK(::pipe2(ends, O_CLOEXEC) == 0);
   ARGOSY_CHECK(::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   ::close(ends[1]);
@@ -108,6 +111,7 @@ SmallNode::Worker& SmallNode::Spawn() {
   posix_spawn_file_actions_adddup2(&actions, ends[0], kChildFd);
   std::vector<std::string> environment;
   for (char** at = environ; *at != nullptr; ++at) environment.emplace_back(*at);
+  for (const auto& [variable, value] : code.env_vars) environment.push_back(variable + "=" + value);
   environment.push_back("ARGOSY_WORKER=" + std::to_string(kChildFd));
   std::vector<char*> envp;
   for (std::string& variable : environment) envp.push_back(variable.data());
@@ -132,10 +136,15 @@ void SmallNode::Grant() {
     free_ -= next.cpu;
     Worker* idle = nullptr;
     for (auto& worker : workers_) {
-      if (worker->registered && !worker->dead && worker->lease.IsNil() && worker->actor.IsNil()) idle = worker.get();
+      if (worker->registered && !worker->dead && worker->lease.IsNil() && worker->actor.IsNil() && worker->code_id == next.code.id) {
+        idle = worker.get();
+      }
     }
     if (idle != nullptr) GiveTo(*idle, std::move(next));
-    else starting_.emplace(Spawn().number, std::move(next));
+    else {
+      uint64_t number = Spawn(next.code).number;
+      starting_.emplace(number, std::move(next));
+    }
   }
 }
 
@@ -195,7 +204,7 @@ void SmallNode::FreeLease(Worker& worker) {
   worker.holder = WorkerId();
 }
 
-void SmallNode::StartActor(Actor& actor) { starting_actors_[Spawn().number] = actor.spec.actor; }
+void SmallNode::StartActor(Actor& actor) { starting_actors_[Spawn(actor.spec.code).number] = actor.spec.actor; }
 
 void SmallNode::Changed(Actor& actor) {
   auto waiting = std::move(actor.waiting);
@@ -256,7 +265,7 @@ void SmallNode::OnRequest(wire::Call call, store::ClientNumber client) {
       for (const auto& [name, amount] : message->demand.resources) {
         if (name != "CPU") return call.Fail(absl::DeadlineExceededError("no node has " + name));
       }
-      Waiting waiting{message->request_id, message->demand.resources["CPU"], nullptr, call.connection()};
+      Waiting waiting{message->request_id, message->demand.resources["CPU"], nullptr, call.connection(), std::move(message->code)};
       waiting.call = std::make_shared<wire::Call>(std::move(call));
       waiting_.push_back(std::move(waiting));
       return Grant();

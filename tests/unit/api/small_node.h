@@ -33,6 +33,7 @@ class SmallNode {
     WorkerId id;
     pid_t pid = 0;
     uint64_t number = 0;
+    std::string code_id;                 // of the package whose variables it has
     wire::WorkerAddress address;
     std::shared_ptr<wire::Connection> connection;
     bool registered = false;
@@ -44,7 +45,13 @@ class SmallNode {
     bool blocked = false;
     double cpu = 0;                      // of its lease
   };
-  struct Waiting { std::string request; double cpu = 0; std::shared_ptr<wire::Call> call; std::shared_ptr<wire::Connection> from; };
+  struct Waiting {
+    std::string request;
+    double cpu = 0;
+    std::shared_ptr<wire::Call> call;
+    std::shared_ptr<wire::Connection> from;
+    wire::CodePackage code;
+  };
   struct Actor {
     wire::ActorSpec spec;
     wire::ActorInfo info;
@@ -56,7 +63,7 @@ class SmallNode {
   void Accept(std::shared_ptr<wire::Connection> connection);
   void OnRequest(wire::Call call, store::ClientNumber client);
   void OnNotice(wire::Connection& connection, wire::Method method, const std::string& body, store::ClientNumber client);
-  Worker& Spawn();
+  Worker& Spawn(const wire::CodePackage& code);
   void Grant();
   void GiveTo(Worker& worker, Waiting waiting);
   void Reap();
