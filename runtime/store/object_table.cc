@@ -65,6 +65,7 @@ void ObjectTable::Insert(Ticket ticket, const CreateRequest& request, uint64_t o
   entry.job = request.job;
   entry.is_copy = request.is_copy;
   entry.owner_tcp = request.owner_tcp;
+  entry.lru = held_.insert(held_.end(), serial);
   by_id_[request.object] = serial;
   answers_.push_back({ticket, request.object, entry.place});
 }
@@ -85,7 +86,7 @@ void ObjectTable::Evict(Serial serial) {
     return Destroy(serial);
   }
   FreeMemory(entry);
-  UpdateSpot(serial, entry);
+  UpdateSpot(entry);
 }
 
 absl::Status ObjectTable::Seal(ObjectId object, ClientNumber client) {
@@ -95,7 +96,7 @@ absl::Status ObjectTable::Seal(ObjectId object, ClientNumber client) {
   if (entry.sealed) return FailedPrecondition("object {} is already sealed", object.Hex());
   if (entry.creator != client) return FailedPrecondition("object {} is being created by another client", object.Hex());
   entry.sealed = true;
-  UpdateSpot(at->second, entry);
+  UpdateSpot(entry);
   return absl::OkStatus();
 }
 
@@ -126,7 +127,7 @@ absl::StatusOr<Place> ObjectTable::Pin(ObjectId object, ClientNumber client) {
   if (!entry.in_memory || entry.io == Entry::kRestoring) return NotFound("object {} is on disk, not in memory", object.Hex());
   ++entry.pins;
   pins_[client].emplace(object, at->second);
-  UpdateSpot(at->second, entry);
+  UpdateSpot(entry);
   return entry.place;
 }
 
@@ -146,7 +147,7 @@ void ObjectTable::Unpin(Serial serial) {
   Entry& entry = entries_.at(serial);
   --entry.pins;
   if (entry.deleted && entry.pins == 0 && entry.io == Entry::kNone) return Destroy(serial);
-  UpdateSpot(serial, entry);
+  UpdateSpot(entry);
 }
 
 absl::Status ObjectTable::Adopt(ObjectId object, WorkerId owner, const std::string& owner_tcp) {
@@ -156,7 +157,7 @@ absl::Status ObjectTable::Adopt(ObjectId object, WorkerId owner, const std::stri
   entry.is_copy = false;
   entry.owner = owner;
   entry.owner_tcp = owner_tcp;
-  UpdateSpot(at->second, entry);
+  UpdateSpot(entry);
   return absl::OkStatus();
 }
 
@@ -178,7 +179,7 @@ void ObjectTable::DeleteEntry(Serial serial) {
   });
   if (entry.pins > 0 || entry.io != Entry::kNone) {
     entry.deleted = true;
-    UpdateSpot(serial, entry);
+    UpdateSpot(entry);
     return;
   }
   Destroy(serial);
@@ -199,31 +200,28 @@ void ObjectTable::FreeDisk(Entry& entry) {
 void ObjectTable::Destroy(Serial serial) {
   Entry& entry = entries_.at(serial);
   entry.deleted = true;
-  UpdateSpot(serial, entry);
+  UpdateSpot(entry);
   if (entry.in_memory) FreeMemory(entry);
   if (entry.disk) FreeDisk(entry);
+  held_.erase(entry.lru);
   entries_.erase(serial);
 }
 
-void ObjectTable::UpdateSpot(Serial serial, Entry& entry) {
+void ObjectTable::UpdateSpot(Entry& entry) {
   Entry::Spot spot = Entry::kHeld;
   if (entry.sealed && entry.in_memory && !entry.deleted && entry.pins == 0 && entry.io == Entry::kNone) {
     spot = entry.is_copy || entry.disk ? Entry::kEvictable : Entry::kSpillable;
   }
   if (spot == entry.spot) return;
-  if (entry.spot == Entry::kEvictable) {
-    lru_.erase(entry.lru);
-    evictable_bytes_ -= Allocator::RoundUp(entry.place.size);
-  } else if (entry.spot == Entry::kSpillable) {
-    spillable_.erase(entry.lru);
-  }
+  if (entry.spot == Entry::kEvictable) evictable_bytes_ -= Allocator::RoundUp(entry.place.size);
+  if (spot == Entry::kEvictable) evictable_bytes_ += Allocator::RoundUp(entry.place.size);
+  std::list<Serial>& to = ListOf(spot);
+  to.splice(to.end(), ListOf(entry.spot), entry.lru);
   entry.spot = spot;
-  if (spot == Entry::kEvictable) {
-    entry.lru = lru_.insert(lru_.end(), serial);
-    evictable_bytes_ += Allocator::RoundUp(entry.place.size);
-  } else if (spot == Entry::kSpillable) {
-    entry.lru = spillable_.insert(spillable_.end(), serial);
-  }
+}
+
+std::list<ObjectTable::Serial>& ObjectTable::ListOf(Entry::Spot spot) {
+  return spot == Entry::kHeld ? held_ : spot == Entry::kEvictable ? lru_ : spillable_;
 }
 
 template <class Matches>
@@ -357,7 +355,7 @@ void ObjectTable::PlanSpills(absl::Time now) {
     uint64_t size = Allocator::RoundUp(entry.place.size);
     entry.disk = offset;
     entry.io = Entry::kSpilling;
-    UpdateSpot(serial, entry);
+    UpdateSpot(entry);
     spilling_bytes_ += size;
     chosen += size;
     have += size;
@@ -379,7 +377,7 @@ void ObjectTable::SpillDone(uint64_t serial, const absl::Status& status, absl::T
     spill_not_before_ = now + options_.spill_pause;
   }
   if (entry.deleted && entry.pins == 0) return Destroy(serial);
-  UpdateSpot(serial, entry);
+  UpdateSpot(entry);
 }
 
 void ObjectTable::RestoreDone(uint64_t serial, Restored outcome) {
@@ -390,7 +388,7 @@ void ObjectTable::RestoreDone(uint64_t serial, Restored outcome) {
   if (outcome == Restored::kLost && !entry.deleted) by_id_.erase(entry.object);
   if (outcome == Restored::kLost || entry.deleted) return Destroy(serial);
   if (outcome == Restored::kNoMemory) FreeMemory(entry);
-  UpdateSpot(serial, entry);
+  UpdateSpot(entry);
 }
 
 std::optional<absl::Time> ObjectTable::NextDeadline() const {

@@ -168,7 +168,8 @@ class ObjectTable {
 
   void Insert(Ticket ticket, const CreateRequest& request, uint64_t offset);
   std::optional<uint64_t> AllocateEvicting(uint64_t size);
-  void UpdateSpot(Serial serial, Entry& entry);
+  std::list<Serial>& ListOf(Entry::Spot spot);
+  void UpdateSpot(Entry& entry);
   // Takes it out of memory: a copy is gone, what is on disk stays there.
   void Evict(Serial serial);
   void FreeMemory(Entry& entry);
@@ -190,6 +191,8 @@ class ObjectTable {
   std::unordered_map<Serial, Entry> entries_;
   std::unordered_map<ObjectId, Serial> by_id_;   // not deleted
   std::unordered_map<ClientNumber, std::unordered_multimap<ObjectId, Serial>> pins_;
+  // Each object is in one of these; it moves from one to another without an allocation.
+  std::list<Serial> held_;                       // in use
   std::list<Serial> lru_;                        // evictable, least recently used first
   std::list<Serial> spillable_;                  // the same of what must be written first
   std::deque<Waiting> waiting_;                  // creates
