@@ -15,6 +15,7 @@
 #include "cli/head_flags.h"
 #include "cli/state_client.h"
 #include "runtime/base/file.h"
+#include "runtime/base/resources.h"
 #include "runtime/base/status.h"
 #include "runtime/rpc/channel.h"
 #include "runtime/rpc/status.h"

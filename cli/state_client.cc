@@ -36,14 +36,6 @@ std::string Cell(const nlohmann::ordered_json& value) {
 
 }  // namespace
 
-std::string BytesText(uint64_t bytes) {
-  double value = static_cast<double>(bytes);
-  if (value >= 0x1p30) return fmt::format("{:.1f} GiB", value / 0x1p30);
-  if (value >= 0x1p20) return fmt::format("{:.1f} MiB", value / 0x1p20);
-  if (value >= 0x1p10) return fmt::format("{:.1f} KiB", value / 0x1p10);
-  return fmt::format("{} B", bytes);
-}
-
 absl::StatusOr<StateRows> ListState(const HeadChannel& head, const StateRequest& request) {
   v1::ListStateRequest message;
   message.set_kind(request.kind);

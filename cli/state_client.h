@@ -30,7 +30,5 @@ absl::StatusOr<StateRows> ListState(const HeadChannel& head, const StateRequest&
 void PrintTable(const std::vector<nlohmann::ordered_json>& rows);
 // What the rows do not say: how many were left out and are gone, and what could not be asked. To standard error.
 void PrintLeftOut(const StateRows& list, const char* what);
-// "1.5 MiB".
-std::string BytesText(uint64_t bytes);
 
 }  // namespace argosy::cli

@@ -96,4 +96,12 @@ std::string ResourceSet::ToString() const {
   return text;
 }
 
+std::string BytesText(uint64_t bytes) {
+  double value = static_cast<double>(bytes);
+  if (value >= 0x1p30) return fmt::format("{:.1f} GiB", value / 0x1p30);
+  if (value >= 0x1p20) return fmt::format("{:.1f} MiB", value / 0x1p20);
+  if (value >= 0x1p10) return fmt::format("{:.1f} KiB", value / 0x1p10);
+  return fmt::format("{} B", bytes);
+}
+
 }  // namespace argosy

@@ -80,4 +80,7 @@ class ResourceSet {
   Entries amounts_;
 };
 
+// For people: "1.5 MiB".
+std::string BytesText(uint64_t bytes);
+
 }  // namespace argosy

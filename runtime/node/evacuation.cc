@@ -112,7 +112,7 @@ void Evacuation::TellOwner(const store::ObjectTable::Listed& object, const wire:
   parts_.peers.Get(object.owner_tcp, [this, weak, object, to](absl::StatusOr<std::shared_ptr<wire::Connection>> connection) {
     if (weak.expired()) return;
     auto failed = [this, object, to](const absl::Status& why) {
-      Drop(object.object, to);
+      parts_.mover.DropElsewhere({object.object}, {to});
       Finish(object, Annotate(why, "its owner was not told"));
     };
     if (!connection.ok()) return failed(connection.status());
@@ -121,16 +121,10 @@ void Evacuation::TellOwner(const store::ObjectTable::Listed& object, const wire:
       if (weak.expired()) return;
       if (!reply.ok()) return failed(reply.status());
       if (reply->known) ++moved_;
-      else Drop(object.object, to);   // nobody wants it any more
+      else parts_.mover.DropElsewhere({object.object}, {to});   // nobody wants it any more
       parts_.store.Delete(object.object);
       Finish(object, absl::OkStatus());
     });
-  });
-}
-
-void Evacuation::Drop(ObjectId object, const wire::ObjectLocation& at) {
-  parts_.peers.Get(at.wire_address, [object](absl::StatusOr<std::shared_ptr<wire::Connection>> connection) {
-    if (connection.ok()) (*connection)->Notify(wire::DropObject{{object}});
   });
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/base/id.h"
 #include "runtime/node/cluster_client.h"
 #include "runtime/store/object_store.h"
+#include "runtime/transfer/object_mover.h"
 #include "runtime/transfer/peers.h"
 
 namespace argosy::node {
@@ -33,6 +34,7 @@ class Evacuation {
     async::Loop& loop;
     ClusterClient& cluster;
     store::ObjectStore& store;
+    transfer::ObjectMover& mover;
     transfer::Peers& peers;
   };
   struct Options {
@@ -57,7 +59,6 @@ class Evacuation {
   void Move(const store::ObjectTable::Listed& object);
   void TellOwner(const store::ObjectTable::Listed& object, const wire::ObjectLocation& to);
   void Finish(const store::ObjectTable::Listed& object, const absl::Status& status);
-  void Drop(ObjectId object, const wire::ObjectLocation& at);
   // It does not answer: others are asked, while there are any.
   void HeirFailed(const store::ObjectTable::Listed& object, NodeId heir, const absl::Status& why);
 

@@ -1,10 +1,13 @@
 #include "runtime/node/host_memory.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdio>
 #include <fstream>
-#include <map>
-#include <sstream>
+#include <string_view>
 
+#include "runtime/base/file.h"
+#include "runtime/base/resources.h"
 #include "runtime/base/status.h"
 
 namespace argosy::node {
@@ -12,19 +15,24 @@ namespace {
 
 constexpr int kDepthMax = 8;   // of children of children
 
-// The numbers of a file of lines "name: value unit", or "name value".
-std::map<std::string, uint64_t> Numbers(const std::string& path) {
-  std::map<std::string, uint64_t> numbers;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name;
-    uint64_t value = 0;
-    if (!(words >> name >> value)) continue;
-    if (name.ends_with(':')) name.pop_back();
-    numbers[name] = value;
+// Of the text's line "name: value unit" or "name value". Looked for instead of reading all lines, as this is done several times a second.
+std::optional<uint64_t> Field(std::string_view text, std::string_view name) {
+  for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
+    if (at > 0 && text[at - 1] != '\n') continue;
+    size_t value = at + name.size();
+    if (value < text.size() && text[value] == ':') ++value;
+    size_t digit = text.find_first_not_of(" \t", value);
+    if (digit == value || digit == std::string_view::npos) continue;   // a longer name
+    uint64_t number = 0;
+    if (std::from_chars(text.data() + digit, text.data() + text.size(), number).ec == std::errc()) return number;
   }
-  return numbers;
+  return std::nullopt;
+}
+
+// Empty when it is not there.
+std::string Text(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  return text.ok() ? *std::move(text) : std::string();
 }
 
 std::optional<uint64_t> Number(const std::string& path) {
@@ -35,11 +43,6 @@ std::optional<uint64_t> Number(const std::string& path) {
 }
 
 }  // namespace
-
-std::string BytesText(uint64_t bytes) {
-  if (bytes >= 1ull << 30) return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / 0x1p30);
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
-}
 
 bool HostMemory::group_is_nearer() const {
   return group_limit && static_cast<double>(group_used) / static_cast<double>(*group_limit) > static_cast<double>(used) / static_cast<double>(total);
@@ -57,12 +60,14 @@ std::string HostMemory::ToString() const {
 
 absl::StatusOr<HostMemory> MemoryReader::Read() const {
   HostMemory memory;
-  std::map<std::string, uint64_t> info = Numbers(proc_ + "/meminfo");
-  if (!info.contains("MemTotal") || !info.contains("MemAvailable") || info["MemTotal"] == 0) {
+  const std::string info = Text(proc_ + "/meminfo");
+  const uint64_t total = Field(info, "MemTotal").value_or(0);
+  const std::optional<uint64_t> available = Field(info, "MemAvailable");
+  if (total == 0 || !available) {
     return NotFound("{}/meminfo does not say how much memory is available", proc_);
   }
-  memory.total = info["MemTotal"] * 1024;
-  memory.used = memory.total - std::min(memory.total, info["MemAvailable"] * 1024);
+  memory.total = total * 1024;
+  memory.used = memory.total - std::min(memory.total, *available * 1024);
 
   struct Group { const char* limit; const char* used; const char* stat; const char* droppable; };
   for (const Group& group : {Group{"/memory.max", "/memory.current", "/memory.stat", "inactive_file"},
@@ -70,7 +75,7 @@ absl::StatusOr<HostMemory> MemoryReader::Read() const {
     std::optional<uint64_t> limit = Number(cgroup_ + group.limit);
     std::optional<uint64_t> used = Number(cgroup_ + group.used);
     if (!limit || !used || *limit == 0 || *limit >= memory.total) continue;
-    uint64_t droppable = Numbers(cgroup_ + group.stat)[group.droppable];
+    uint64_t droppable = Field(Text(cgroup_ + group.stat), group.droppable).value_or(0);
     memory.group_limit = limit;
     memory.group_used = *used - std::min(*used, droppable);
     break;
@@ -88,9 +93,11 @@ uint64_t MemoryReader::OfProcess(uint32_t pid) const { return OfProcess(pid, 0);
 
 uint64_t MemoryReader::OfProcess(uint32_t pid, int depth) const {
   const std::string folder = fmt::format("{}/{}", proc_, pid);
-  std::map<std::string, uint64_t> status = Numbers(folder + "/status");
+  const std::string status = Text(folder + "/status");
   // Without shared memory, which the object store's mapping is.
-  uint64_t kilobytes = (status.contains("RssAnon") ? status["RssAnon"] : status["VmRSS"]) + status["VmSwap"];
+  std::optional<uint64_t> resident = Field(status, "RssAnon");
+  if (!resident) resident = Field(status, "VmRSS");
+  uint64_t kilobytes = resident.value_or(0) + Field(status, "VmSwap").value_or(0);
   uint64_t bytes = kilobytes * 1024;
   std::ifstream children(fmt::format("{}/task/{}/children", folder, pid));
   for (uint32_t child = 0; depth < kDepthMax && children >> child;) bytes += OfProcess(child, depth + 1);

@@ -43,6 +43,4 @@ class MemoryReader {
   std::string cgroup_;
 };
 
-std::string BytesText(uint64_t bytes);   // "1.2 GiB"
-
 }  // namespace argosy::node

@@ -206,7 +206,7 @@ void LeaseService::Run(const RetireWorker& effect) {
 void LeaseService::OnWorkerEnded(const WorkerProcesses::End& end) {
   spdlog::info("worker {} ended: {}", end.worker.Short(), end.reason);
   parts_.prints.Ended(end.worker);   // its last words come before the news of its end
-  RememberDead(end.worker, {end.reason, end.out_of_memory});
+  RememberDead(end.worker, end.reason, end.out_of_memory);
   parts_.head.Send(WorkerDied{end.worker, end.reason, end.exit_code, end.out_of_memory});
   Step(WorkerEnded{end.worker, end.reason});
   if (auto client = parts_.clients.Find(end.worker)) client->connection->Close(Unavailable("the worker ended"));
@@ -215,7 +215,7 @@ void LeaseService::OnWorkerEnded(const WorkerProcesses::End& end) {
 }
 
 void LeaseService::OnDriverEnded(WorkerId driver, JobId job, const std::string& reason) {
-  RememberDead(driver, {reason});
+  RememberDead(driver, reason);
   parts_.head.Send(WorkerDied{driver, reason, 0});
   Step(JobGone{job, reason});
   Step(HolderGone{driver});
@@ -230,10 +230,9 @@ void LeaseService::OnConnectionLost(WorkerId worker) {
   lost_[worker] = std::move(timer);
 }
 
-void LeaseService::RememberDead(WorkerId worker, Dead dead) {
-  auto [at, is_new] = dead_.emplace(worker, std::move(dead));
-  if (!is_new) return;
-  const wire::WorkerFateReply fate{.dead = true, .reason = at->second.reason, .out_of_memory = at->second.out_of_memory};
+void LeaseService::RememberDead(WorkerId worker, const std::string& reason, bool out_of_memory) {
+  const wire::WorkerFateReply fate{.dead = true, .reason = reason, .out_of_memory = out_of_memory};
+  if (!dead_.emplace(worker, fate).second) return;
   dead_order_.push_back(worker);
   if (dead_order_.size() > kDeadRememberedMax) {
     dead_.erase(dead_order_.front());
@@ -256,7 +255,7 @@ void LeaseService::WorkerFate(wire::Call call) {
   question->call = std::make_shared<wire::Call>(std::move(call));
   if (request->node != node_ && !request->node.IsNil()) return AskHeadAboutFate(std::move(question));
   if (auto at = dead_.find(request->worker); at != dead_.end()) {
-    return question->call->Answer(wire::WorkerFateReply{.dead = true, .reason = at->second.reason, .out_of_memory = at->second.out_of_memory});
+    return question->call->Answer(at->second);
   }
   bool known = machine_.pool().Find(request->worker) != nullptr || parts_.clients.Find(request->worker) != nullptr;
   if (!known) return question->call->Answer(wire::WorkerFateReply{.dead = true, .reason = "this node does not know it (any more)"});

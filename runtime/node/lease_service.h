@@ -94,8 +94,7 @@ class LeaseService {
   void Run(const RetireWorker& effect);
 
   void OnWorkerEnded(const WorkerProcesses::End& end);
-  struct Dead { std::string reason; bool out_of_memory = false; };
-  void RememberDead(WorkerId worker, Dead dead);
+  void RememberDead(WorkerId worker, const std::string& reason, bool out_of_memory = false);
   void AskHeadAboutFate(std::shared_ptr<FateQuestion> question);
   void ReportResourcesSoon();
 
@@ -103,7 +102,7 @@ class LeaseService {
   NodeId node_;
   LeaseMachine machine_;
   std::unordered_map<std::string, std::shared_ptr<wire::Call>> requests_;   // lease requests that wait, by request id
-  std::unordered_map<WorkerId, Dead> dead_;                          // bounded: see dead_order_
+  std::unordered_map<WorkerId, wire::WorkerFateReply> dead_;                // bounded: see dead_order_
   std::deque<WorkerId> dead_order_;
   std::vector<std::shared_ptr<FateQuestion>> fate_questions_;               // about workers of this node
   uint64_t reported_version_ = 0;

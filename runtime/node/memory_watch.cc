@@ -11,6 +11,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/base/resources.h"
 #include "runtime/base/status.h"
 #include "runtime/node/memory_policy.h"
 

@@ -504,7 +504,7 @@ void NodeServer::Impl::Drain(const DrainNode& drain) {
   // Kept when it is drained again: answers of objects on their way still come.
   if (!evacuation) {
     evacuation = std::make_unique<Evacuation>(
-        Evacuation::Parts{.loop = loop, .cluster = *cluster, .store = *store, .peers = *peers},
+        Evacuation::Parts{.loop = loop, .cluster = *cluster, .store = *store, .mover = *mover, .peers = *peers},
         Evacuation::Options{.self = id, .wire_address = wire_address, .lives_here = [this](WorkerId worker) {
                               return clients.Find(worker) != nullptr || leases->machine().pool().Find(worker) != nullptr;
                             }});

@@ -186,44 +186,36 @@ void Connection::SetHandlers(Handlers handlers) { impl_->handlers = std::move(ha
 bool Connection::Impl::OnReadable() {
   auto keep = self->shared_from_this();
   for (int turn = 0; turn < kReadsPerTurn; ++turn) {
-    if (arriving) {
-      std::span<std::byte> room = RoomForBytes();
-      ssize_t n = ::recv(fd.get(), room.data(), room.size(), MSG_DONTWAIT);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EAGAIN) return true;
-      if (n <= 0) {
-        Close(n == 0 ? Unavailable("the peer closed the connection") : ErrnoStatus(errno, "connection"), false);
-        return false;
-      }
-      if (!BytesArrived(static_cast<size_t>(n))) return false;
-      if (static_cast<size_t>(n) < room.size()) return true;
-      continue;
-    }
-    // Room for the whole of a frame whose header is there, else for a buffer of small ones.
-    size_t wanted = kReadBufferBytes;
-    if (in_end - in_begin >= kFrameHeaderBytes) {
-      size_t frame = kFrameHeaderBytes + GetLittle(in.data() + in_begin, 4);
-      wanted = std::max(wanted, frame - std::min(frame, in_end - in_begin));
-    }
-    if (in_begin > 0 && in.size() - in_end < wanted) {
-      std::memmove(in.data(), in.data() + in_begin, in_end - in_begin);
-      in_end -= in_begin;
-      in_begin = 0;
-    }
-    if (in.size() - in_end < wanted) in.resize(in_end + wanted);
-    size_t room = in.size() - in_end;
-    ssize_t n = ::recv(fd.get(), in.data() + in_end, room, MSG_DONTWAIT);
+    const bool into_place = arriving.has_value();
+    std::span<std::byte> room = into_place ? RoomForBytes() : RoomForFrames();
+    ssize_t n = ::recv(fd.get(), room.data(), room.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) {
       Close(n == 0 ? Unavailable("the peer closed the connection") : ErrnoStatus(errno, "connection"), false);
       return false;
     }
-    in_end += static_cast<size_t>(n);
-    if (!ParseAndDispatch()) return false;
-    if (static_cast<size_t>(n) < room) return true;
+    if (!into_place) in_end += static_cast<size_t>(n);
+    if (!(into_place ? BytesArrived(static_cast<size_t>(n)) : ParseAndDispatch())) return false;
+    if (static_cast<size_t>(n) < room.size()) return true;
   }
   return true;
+}
+
+// Behind what is unread, for the whole of a frame whose header is there, else for many small ones.
+std::span<std::byte> Connection::Impl::RoomForFrames() {
+  size_t wanted = kReadBufferBytes;
+  if (in_end - in_begin >= kFrameHeaderBytes) {
+    size_t frame = kFrameHeaderBytes + ParseHeader(std::string_view(in).substr(in_begin)).body_bytes;
+    wanted = std::max(wanted, frame - std::min(frame, in_end - in_begin));
+  }
+  if (in_begin > 0 && in.size() - in_end < wanted) {
+    std::memmove(in.data(), in.data() + in_begin, in_end - in_begin);
+    in_end -= in_begin;
+    in_begin = 0;
+  }
+  if (in.size() - in_end < wanted) in.resize(in_end + wanted);
+  return std::as_writable_bytes(std::span(in)).subspan(in_end);
 }
 
 // False when the connection is no longer open.

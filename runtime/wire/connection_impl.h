@@ -24,6 +24,7 @@ struct Connection::Impl {
   // Bytes that are being received into place: takes what was read beyond a header, begins, goes on, ends. False: it closed.
   bool BeginBytes(const FrameHeader& header);
   std::span<std::byte> RoomForBytes();
+  std::span<std::byte> RoomForFrames();
   bool BytesArrived(size_t size);
   RawReply TakeReply(uint64_t number);
   void Dispatch(const Frame& frame);

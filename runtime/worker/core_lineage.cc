@@ -173,8 +173,9 @@ void Core::DropLocations(const std::shared_ptr<ObjectState>& state, const std::v
   }
   uint64_t size = state->locations.front().size;
   Unready(*state);
-  spdlog::info("object {} of {} bytes was on node {}, {}", state->id.Short(), size, nodes, how);
-  Rebuild(state, fmt::format("object {} of {} bytes was on node {}, {}", state->id.Short(), size, nodes, how));
+  std::string what = fmt::format("object {} of {} bytes was on node {}, {}", state->id.Short(), size, nodes, how);
+  spdlog::info("{}", what);
+  Rebuild(state, what);
 }
 
 // A node that leaves gave it to another.

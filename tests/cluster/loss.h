@@ -44,13 +44,14 @@ struct LossyCluster {
     return std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) { return node.name == name && node.alive; });
   }
   static NodeId IdOf(const std::string& name) {
-    for (auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60); std::chrono::steady_clock::now() < deadline;) {
+    NodeId id;
+    BecomesTrue([&] {
       for (const Node& node : Nodes()) {
-        if (node.name == name && node.alive) return node.id;
+        if (node.name == name && node.alive) id = node.id;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return NodeId();
+      return !id.IsNil();
+    });
+    return id;
   }
 };
 

@@ -6,15 +6,13 @@
 #include <functional>
 
 #include "runtime/base/status.h"
+#include "train/model/kernel_sizes.h"
 #include "train/model/row_kernels.h"
 
 namespace argosy::train::kernels {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;          // elements of a part that is worth a thread
-constexpr int64_t kQueriesOfBlock = 128;
-constexpr int64_t kLogitsBytesMax = 32 << 20;   // of one chunk of tokens
-constexpr int64_t kProductRows = 4096;       // of a gradient that is added in another type than it is computed in
 constexpr int64_t kRowsOfPart = 64;          // rows whose gradients of a weight are summed before the others'
 
 const float* Data(const at::Tensor& x, float) { return x.const_data_ptr<float>(); }

@@ -3,19 +3,19 @@
 #include <algorithm>
 
 #include "runtime/base/status.h"
+#include "train/model/kernel_sizes.h"
 #include "train/model/layout.h"
 
 namespace argosy::train {
 namespace {
 
+using kernels::kLogitsBytesMax;
+using kernels::kProductRows;
+using kernels::kQueriesOfBlock;
+
 // Of weight_pull.h and checkpoint_writer.h: what rank 0 holds while it writes.
 constexpr int64_t kSaveWindow = 256 << 20;
 constexpr int64_t kDirtyPages = 64 << 20;
-// Of kernels.cc: logits of one chunk of tokens, and rows of a product that is added in fp32.
-constexpr int64_t kLogitsBytesMax = 32 << 20;
-constexpr int64_t kProductRows = 4096;
-// Of kernels.cc: queries that attention computes at a time.
-constexpr int64_t kQueriesOfBlock = 128;
 // Gradients of units on their way to their owners, beside the one that is being computed.
 constexpr int64_t kReducesInFlight = 3;
 
