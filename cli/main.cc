@@ -25,7 +25,7 @@ struct TrainingVerb {
 };
 constexpr TrainingVerb kTrainingVerbs[] = {
     {"finetune", "argosy-finetune"}, {"generate", "argosy-finetune"}, {"dataset", "argosy-prepare"},
-    {"model", "argosy-prepare"},     {"plan", "argosy-prepare"},      {"tokenize", "argosy-prepare"},
+    {"model", "argosy-prepare"},     {"merge-lora", "argosy-prepare"}, {"plan", "argosy-prepare"},      {"tokenize", "argosy-prepare"},
     {"train", "argosy-prepare"},     {"tokenizer", "argosy-prepare"}, {"validate-config", "argosy-prepare"},
 };
 
@@ -52,7 +52,7 @@ int Main(int argc, char** argv) {
   app.name("argosy");
   app.set_version_flag("--version", std::string("argosy ") + kVersion);
   app.require_subcommand(1);
-  app.footer("Fine-tuning: finetune generate dataset model plan tokenize tokenizer train validate-config (argosy VERB --help)\nMeasuring: bench");
+  app.footer("Fine-tuning: finetune generate merge-lora dataset model plan tokenize tokenizer train validate-config (argosy VERB --help)\nMeasuring: bench");
   RegisterStart(app);
   RegisterStop(app);
   RegisterStatus(app);

@@ -369,12 +369,14 @@ absl::Status CheckpointWriter::Publish() {
   return absl::OkStatus();
 }
 
+std::span<const char* const> TokenizerFileNames() { return kCopiedFiles; }
+
 absl::Status AddModelFiles(CheckpointWriter& writer, const ModelFiles& files) {
   if (files.config != nullptr) ARGOSY_RETURN_IF_ERROR(writer.AddFile("config.json", files.config->ToJson(files.changes)));
   bool has_generation_config = files.contents.contains("generation_config.json");
   if (!files.source_directory.empty()) {
     const fs::path source(files.source_directory);
-    if (!has_generation_config) {
+    if (!has_generation_config && files.config != nullptr) {
       ARGOSY_ASSIGN_OR_RETURN(has_generation_config, writer.CopyFile((source / "generation_config.json").string()));
     }
     for (const char* name : kCopiedFiles) {

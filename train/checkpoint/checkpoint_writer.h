@@ -102,6 +102,9 @@ struct ModelFiles {
   std::map<std::string, std::string> contents;  // files to write instead of copying: "tokenizer.json", ...
 };
 
+// Names of the tokenizer's files, those that are there of which go along with a model.
+std::span<const char* const> TokenizerFileNames();
+
 // Adds config.json, generation_config.json, tokenizer files and chat template.
 absl::Status AddModelFiles(CheckpointWriter& writer, const ModelFiles& files);
 

@@ -86,16 +86,15 @@ PartName ParsePartName(std::string_view name) {
   return {TensorPart::kWeights, std::string(name)};
 }
 
-std::vector<TensorSpec> StateTensors(const ModelConfig& config) {
+std::vector<TensorSpec> StateTensors(std::span<const TensorSpec> trained) {
   std::vector<TensorSpec> specs;
   for (const auto& [part, prefix] : kPrefixes) {
-    for (TensorSpec& spec : config.Tensors(DType::kF32)) {
-      spec.name = NameOfPart(part, spec.name);
-      specs.push_back(std::move(spec));
-    }
+    for (const TensorSpec& spec : trained) specs.push_back({.name = NameOfPart(part, spec.name), .shape = spec.shape, .dtype = DType::kF32});
   }
   return specs;
 }
+
+std::vector<TensorSpec> StateTensors(const ModelConfig& config) { return StateTensors(config.Tensors(DType::kF32)); }
 
 std::string TrainingState::ToJson() const {
   json rows = json::array();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,7 +30,8 @@ struct PartName {
 // "master.X", "exp_avg.X", "exp_avg_sq.X"; X itself for the weights.
 std::string NameOfPart(TensorPart part, std::string_view tensor);
 PartName ParsePartName(std::string_view name);
-// Of all of a state's tensors: three for each of the model's, fp32.
+// Of all of a state's tensors: three for each that is trained, fp32.
+std::vector<TensorSpec> StateTensors(std::span<const TensorSpec> trained);
 std::vector<TensorSpec> StateTensors(const ModelConfig& config);
 
 struct EpochRecord {

@@ -478,6 +478,7 @@ std::string ModelConfig::ToJson(const ConfigChanges& changes) const {
   if (changes.bos_token_id) file["bos_token_id"] = *changes.bos_token_id;
   if (changes.eos_token_id) file["eos_token_id"] = *changes.eos_token_id;
   if (changes.pad_token_id) file["pad_token_id"] = *changes.pad_token_id;
+  if (changes.tie_word_embeddings) file["tie_word_embeddings"] = *changes.tie_word_embeddings;
   if (changes.dtype) {
     std::string name(TorchName(*changes.dtype));
     bool spelled = false;

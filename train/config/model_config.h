@@ -57,6 +57,7 @@ struct ConfigChanges {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;
   std::optional<int64_t> pad_token_id;
+  std::optional<bool> tie_word_embeddings;
 };
 
 // Sizes for a model made from nothing.

@@ -28,6 +28,7 @@ struct MicroBatch {
   std::vector<int32_t> segments;
   int64_t target_tokens = 0;
   int64_t useful_tokens = 0;  // that are not padding
+  int64_t first_row = 0;      // of its rows among all of the optimizer step's: what random numbers are keyed by
 
   double UsefulShare() const { return input_ids.empty() ? 0 : static_cast<double>(useful_tokens) / static_cast<double>(input_ids.size()); }
 };

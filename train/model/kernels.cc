@@ -234,13 +234,13 @@ double CrossEntropy(at::Tensor& logits, const at::Tensor& targets_n, double scal
 }
 
 double LinearCrossEntropy(const at::Tensor& hidden_nD, const at::Tensor& matrix_VD, const at::Tensor& targets_n,
-                          LinearCrossEntropyGradients* gradients) {
+                          LinearCrossEntropyGradients* gradients, const Adapter& adapter) {
   const int64_t tokens = hidden_nD.size(0), vocabulary = matrix_VD.size(0);
   const int64_t chunk_max = std::max<int64_t>(64, kLogitsBytesMax / (vocabulary * hidden_nD.element_size()));
   const int64_t chunks = (tokens + chunk_max - 1) / chunk_max;
   at::Tensor sum;
-  if (gradients != nullptr) {
-    gradients->hidden_nD = at::empty_like(hidden_nD);
+  if (gradients != nullptr) gradients->hidden_nD = at::empty_like(hidden_nD);
+  if (gradients != nullptr && gradients->matrix_VD.defined()) {
     const bool wide = chunks > 1 && gradients->matrix_VD.scalar_type() != at::kFloat;
     sum = wide ? at::zeros(matrix_VD.sizes(), at::kFloat) : gradients->matrix_VD;
   }
@@ -248,14 +248,72 @@ double LinearCrossEntropy(const at::Tensor& hidden_nD, const at::Tensor& matrix_
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t begin = chunk * tokens / chunks, n = (chunk + 1) * tokens / chunks - begin;
     at::Tensor hidden = hidden_nD.narrow(0, begin, n), logits = at::mm(hidden, matrix_VD.t());
+    if (adapter) AddAdapter(logits, hidden, adapter, begin);
     nll += CrossEntropy(logits, targets_n.narrow(0, begin, n), gradients == nullptr ? 0.0 : gradients->scale);
     if (gradients == nullptr) continue;
-    AddProduct(sum, logits, hidden);
+    if (sum.defined()) AddProduct(sum, logits, hidden);
     at::Tensor grad_hidden = gradients->hidden_nD.narrow(0, begin, n);
     at::mm_out(grad_hidden, logits, matrix_VD);
+    if (adapter) AdapterBackward(logits, hidden, adapter, gradients->a_RD, gradients->b_VR, grad_hidden, begin);
   }
-  if (gradients != nullptr && !sum.is_same(gradients->matrix_VD)) gradients->matrix_VD.add_(sum.to(gradients->matrix_VD.scalar_type()));
+  if (sum.defined() && !sum.is_same(gradients->matrix_VD)) gradients->matrix_VD.add_(sum.to(gradients->matrix_VD.scalar_type()));
   return nll;
+}
+
+namespace {
+
+bool Drops(const Adapter& adapter) { return adapter.dropout != nullptr && adapter.dropout->share > 0; }
+
+// x in fp32; with dropout, in a copy. `first` as in AddAdapter.
+at::Tensor Dropped(const at::Tensor& x_nI, const Adapter& adapter, int64_t first) {
+  at::Tensor x = x_nI.to(at::kFloat);
+  if (!Drops(adapter)) return x;
+  if (x.is_same(x_nI)) x = x.clone();
+  const Dropout& dropout = *adapter.dropout;
+  const int64_t width = x.size(1);
+  const int64_t* places = dropout.places_n.defined() ? dropout.places_n.const_data_ptr<int64_t>() : nullptr;
+  float* data = x.data_ptr<float>();
+  ForRows(x.size(0), width, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t place = places != nullptr ? places[first + i] : first + i;
+      const auto row = static_cast<uint32_t>(place / dropout.tokens + dropout.first_row), token = static_cast<uint32_t>(place % dropout.tokens);
+      rows::Dropout(dropout.share, {dropout.seed, dropout.attempt, row, token, adapter.module}, width, data + i * width);
+    }
+  });
+  return x;
+}
+
+// fn(begin, count) for parts of n rows whose copies in fp32 stay in the cache.
+template <class F>
+void ForParts(int64_t n, F fn) {
+  for (int64_t begin = 0; begin < n; begin += kAdapterRows) fn(begin, std::min(kAdapterRows, n - begin));
+}
+
+}  // namespace
+
+void AddAdapter(const at::Tensor& y_nO, const at::Tensor& x_nI, const Adapter& adapter, int64_t first) {
+  ForParts(y_nO.size(0), [&](int64_t begin, int64_t count) {
+    at::Tensor y = y_nO.narrow(0, begin, count), low = at::mm(Dropped(x_nI.narrow(0, begin, count), adapter, first + begin), adapter.a_RI.t());
+    if (y.scalar_type() == at::kFloat) y.addmm_(low, adapter.b_OR.t(), 1, adapter.scale);
+    else y.copy_(y.to(at::kFloat).addmm_(low, adapter.b_OR.t(), 1, adapter.scale));
+  });
+}
+
+void AdapterBackward(const at::Tensor& grad_y_nO, const at::Tensor& x_nI, const Adapter& adapter, const at::Tensor& grad_a_RI, const at::Tensor& grad_b_OR,
+                     const at::Tensor& grad_x_nI, int64_t first) {
+  ForParts(grad_y_nO.size(0), [&](int64_t begin, int64_t count) {
+    at::Tensor grad_y = grad_y_nO.narrow(0, begin, count).to(at::kFloat), x = Dropped(x_nI.narrow(0, begin, count), adapter, first + begin);
+    at::Tensor grad_low = at::mm(grad_y, adapter.b_OR).mul_(adapter.scale);
+    grad_b_OR.addmm_(grad_y.t(), at::mm(x, adapter.a_RI.t()), 1, adapter.scale);
+    grad_a_RI.addmm_(grad_low.t(), x);
+    at::Tensor grad_x = grad_x_nI.narrow(0, begin, count);
+    if (!Drops(adapter)) {
+      if (grad_x.scalar_type() == at::kFloat) grad_x.addmm_(grad_low, adapter.a_RI);
+      else grad_x.copy_(grad_x.to(at::kFloat).addmm_(grad_low, adapter.a_RI));
+      return;
+    }
+    grad_x.copy_(Dropped(at::mm(grad_low, adapter.a_RI), adapter, first + begin).add_(grad_x));
+  });
 }
 
 void AddProduct(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b) {

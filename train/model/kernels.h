@@ -49,15 +49,40 @@ at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
 // `gate` and `up` become their gradients; returns silu(gate) * up again.
 at::Tensor SwiGluBackward(at::Tensor& gate, at::Tensor& up, const at::Tensor& grad_out);
 
+// Inverted dropout, whose numbers are Philox's for (seed, attempt, row, token, module, element): the same on any number of ranks.
+struct Dropout {
+  double share = 0;             // of elements that become 0; 0: none
+  uint64_t seed = 0;
+  uint32_t attempt = 0;         // counts the optimizer steps that were tried
+  uint32_t first_row = 0;       // of the batch, among all rows of the step
+  int64_t tokens = 1;           // of a row
+  at::Tensor places_n;          // int64: which tokens of the batch these are; undefined: all, in order
+};
+
+// A low-rank addition to a product: y += scale * dropout(x) a' b', computed in fp32 and rounded once. Undefined `a_RI`: none.
+struct Adapter {
+  at::Tensor a_RI, b_OR;        // fp32
+  float scale = 1;
+  uint32_t module = 0;          // of Dropout
+  const Dropout* dropout = nullptr;
+  explicit operator bool() const { return a_RI.defined(); }
+};
+// `first`: which of the dropout's tokens the first row of x is.
+void AddAdapter(const at::Tensor& y_nO, const at::Tensor& x_nI, const Adapter& adapter, int64_t first = 0);
+// Adds to the gradients of a and b, and to `grad_x`.
+void AdapterBackward(const at::Tensor& grad_y_nO, const at::Tensor& x_nI, const Adapter& adapter, const at::Tensor& grad_a_RI, const at::Tensor& grad_b_OR,
+                     const at::Tensor& grad_x_nI, int64_t first = 0);
+
 // The sum over tokens of -log softmax(hidden matrix')[target], by chunks of tokens: logits [n, V] never exist whole. With `gradients`, each
 // chunk's backward follows its forward.
 struct LinearCrossEntropyGradients {
   double scale = 1;       // d(objective) / d(sum)
-  at::Tensor matrix_VD;   // added to; fp32 gets the chunks' sum as it is, another type rounds it once
+  at::Tensor matrix_VD;   // added to; fp32 gets the chunks' sum as it is, another type rounds it once; undefined: not wanted
+  at::Tensor a_RD, b_VR;  // of the adapter; added to
   at::Tensor hidden_nD;   // out
 };
 double LinearCrossEntropy(const at::Tensor& hidden_nD, const at::Tensor& matrix_VD, const at::Tensor& targets_n,
-                          LinearCrossEntropyGradients* gradients = nullptr);
+                          LinearCrossEntropyGradients* gradients = nullptr, const Adapter& adapter = {});
 // The same from logits [n, V], which become their gradient times `scale`, unless that is 0.
 double CrossEntropy(at::Tensor& logits, const at::Tensor& targets_n, double scale);
 

@@ -27,6 +27,12 @@ int64_t ModelLayout::ParameterCount() const {
   return count;
 }
 
+std::vector<TensorRange> ModelLayout::Ranges() const {
+  std::vector<TensorRange> ranges;
+  for (const UnitLayout& unit : units) ranges.insert(ranges.end(), unit.ranges.begin(), unit.ranges.end());
+  return ranges;
+}
+
 ModelLayout MakeLayout(const ModelConfig& config) {
   ModelLayout layout;
   layout.tied = config.tie_word_embeddings;

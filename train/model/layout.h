@@ -39,6 +39,7 @@ struct ModelLayout {
 
   int64_t ElementsMax() const;  // of the largest unit
   int64_t ParameterCount() const;
+  std::vector<TensorRange> Ranges() const;   // of all units
 };
 
 ModelLayout MakeLayout(const ModelConfig& config);

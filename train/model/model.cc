@@ -12,12 +12,15 @@
 namespace argosy::train {
 
 struct Model::State {
-  State(const ModelConfig& config, DType dtype) : network(config), type(TorchType(dtype)) {}
+  State(Network made, DType dtype) : network(std::move(made)), type(TorchType(dtype)) {}
 
   Network network;
   at::ScalarType type;
-  std::vector<at::Tensor> flats;  // by unit
+  std::vector<UnitWeights> flats;  // by unit
 
+  // Fills a buffer of each unit.
+  static absl::StatusOr<at::Tensor> Read(const WeightSource& source, const UnitLayout& unit, at::ScalarType type);
+  absl::Status Fill(const WeightSource& source);
   at::Tensor HeadMatrix() const { return network.HeadMatrix(flats.back(), flats.front()); }
 
   at::Tensor Hidden(const PreparedBatch& batch, const KvCache* cache) const {
@@ -54,31 +57,57 @@ Model::~Model() = default;
 
 const ModelConfig& Model::config() const { return state_->network.config(); }
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const WeightSource& source, DType dtype) {
-  if (dtype != DType::kF32 && dtype != DType::kBF16) {
-    return InvalidArgument("weights are computed with in float32 or bfloat16, not in {}", TorchName(dtype));
-  }
-  auto state = std::make_unique<State>(config, dtype);
+absl::StatusOr<at::Tensor> Model::State::Read(const WeightSource& source, const UnitLayout& unit, at::ScalarType type) {
   constexpr int64_t kBlock = 1 << 20;
   std::vector<float> block;
-  for (const UnitLayout& unit : state->network.layout().units) {
-    at::Tensor flat = at::empty({unit.elements}, state->type);
-    for (int64_t begin = 0; begin < unit.elements; begin += kBlock) {
-      int64_t count = std::min(kBlock, unit.elements - begin);
-      block.resize(count);
-      ARGOSY_RETURN_IF_ERROR(ReadFlat(source, unit, begin, block));
-      flat.narrow(0, begin, count).copy_(at::from_blob(block.data(), {count}, at::kFloat));
-    }
-    state->flats.push_back(std::move(flat));
+  at::Tensor flat = at::empty({unit.elements}, type);
+  for (int64_t begin = 0; begin < unit.elements; begin += kBlock) {
+    int64_t count = std::min(kBlock, unit.elements - begin);
+    block.resize(count);
+    ARGOSY_RETURN_IF_ERROR(ReadFlat(source, unit, begin, block));
+    flat.narrow(0, begin, count).copy_(at::from_blob(block.data(), {count}, at::kFloat));
+  }
+  return flat;
+}
+
+absl::Status Model::State::Fill(const WeightSource& source) {
+  for (const UnitLayout& unit : network.layout().units) {
+    ARGOSY_ASSIGN_OR_RETURN(at::Tensor flat, Read(source, unit, type));
+    flats.emplace_back(std::move(flat));
+  }
+  return absl::OkStatus();
+}
+
+static absl::Status CheckType(DType dtype) {
+  if (dtype == DType::kF32 || dtype == DType::kBF16) return absl::OkStatus();
+  return InvalidArgument("weights are computed with in float32 or bfloat16, not in {}", TorchName(dtype));
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const WeightSource& source, DType dtype) {
+  ARGOSY_RETURN_IF_ERROR(CheckType(dtype));
+  auto state = std::make_unique<State>(Network(config), dtype);
+  ARGOSY_RETURN_IF_ERROR(state->Fill(source));
+  return std::unique_ptr<Model>(new Model(std::move(state)));
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& base_config, const WeightSource& base, const std::string& adapter_directory,
+                                                     DType dtype) {
+  ARGOSY_RETURN_IF_ERROR(CheckType(dtype));
+  ARGOSY_ASSIGN_OR_RETURN(StoredAdapter adapter, OpenAdapter(adapter_directory, base_config, base));
+  auto state = std::make_unique<State>(Network(adapter.config, adapter.layout), dtype);
+  ARGOSY_RETURN_IF_ERROR(state->Fill(*adapter.base));
+  for (size_t unit = 0; unit < state->flats.size(); ++unit) {
+    ARGOSY_ASSIGN_OR_RETURN(state->flats[unit].adapter, State::Read(*adapter.values, adapter.layout.units[unit].layout, at::kFloat));
   }
   return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory, DType dtype) {
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory, DType dtype, const std::string& adapter_directory) {
   ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
   ARGOSY_ASSIGN_OR_RETURN(HfWeights weights, HfWeights::Open(directory));
   ARGOSY_RETURN_IF_ERROR(weights.Check(config.Tensors(config.dtype)));
-  return Create(config, *WeightsFromHf(weights), dtype);
+  if (adapter_directory.empty()) return Create(config, *WeightsFromHf(weights), dtype);
+  return Create(config, *WeightsFromHf(weights), adapter_directory, dtype);
 }
 
 absl::StatusOr<std::vector<float>> Model::Logits(std::span<const int32_t> ids) const {

@@ -40,8 +40,11 @@ class Model {
  public:
   // `dtype` is what the weights are kept and computed in: kF32 or kBF16 (rounded to nearest even).
   static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config, const WeightSource& source, DType dtype);
-  // config.json and weights of an HF directory.
-  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, DType dtype);
+  // With an adapter beside the weights, not merged into them; `base` has what the adapter does not bring.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& base_config, const WeightSource& base, const std::string& adapter_directory,
+                                                       DType dtype);
+  // config.json and weights of an HF directory; with an adapter's directory, of its base.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, DType dtype, const std::string& adapter_directory = "");
   ~Model();
 
   const ModelConfig& config() const;

@@ -81,6 +81,21 @@ Network::Network(ModelConfig config) : config_(std::move(config)), layout_(MakeL
   }
 }
 
+Network::Network(ModelConfig config, AdapterLayout adapters) : Network(std::move(config)) {
+  adapters_ = std::move(adapters);
+  for (int64_t i = 0; i < layers(); ++i) {
+    auto& trained = layer_trained_.emplace_back();
+    const UnitAdapters& unit = adapters_->units[i + 1];
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      if (layer_ranges_[i][slot] == nullptr) continue;
+      trained[slot].whole = unit.FindWhole(layer_ranges_[i][slot]->name);
+      for (const AdaptedModule& module : unit.modules) {
+        if (module.tensor == layer_ranges_[i][slot]->name) trained[slot].module = &module;
+      }
+    }
+  }
+}
+
 absl::StatusOr<PreparedBatch> Network::Prepare(const MicroBatch& batch, at::ScalarType type) const {
   PreparedBatch out;
   out.rows = batch.rows;
@@ -266,30 +281,112 @@ at::Tensor Network::View(size_t unit, std::string_view suffix, const at::Tensor&
   return flat.narrow(0, range->offset, range->elements).view(range->shape);
 }
 
-at::Tensor Network::HeadMatrix(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
-  return layout_.tied ? View(0, "embed_tokens.weight", embedding_flat) : View(head_unit(), "lm_head.weight", head_flat);
+at::Tensor Network::TrainedView(size_t unit, size_t range, const at::Tensor& flat) const {
+  const TensorRange& place = adapters_->units[unit].layout.ranges[range];
+  return flat.narrow(0, place.offset, place.elements).view(place.shape);
 }
 
-Network::LayerTensors Network::LayerViews(int64_t layer, const at::Tensor& flat) const {
+at::Tensor Network::Weight(size_t unit, std::string_view suffix, const UnitWeights& weights) const {
+  const TensorRange* range = layout_.units[unit].Find(suffix);
+  const WholeTensor* whole = adapters_ && range != nullptr ? adapters_->units[unit].FindWhole(range->name) : nullptr;
+  return whole == nullptr ? View(unit, suffix, weights.base) : TrainedView(unit, whole->range, weights.adapter).to(weights.base.scalar_type());
+}
+
+at::Tensor Network::WeightGradient(size_t unit, std::string_view suffix, const UnitWeights& gradients) const {
+  const TensorRange* range = layout_.units[unit].Find(suffix);
+  const WholeTensor* whole = adapters_ && range != nullptr ? adapters_->units[unit].FindWhole(range->name) : nullptr;
+  if (whole != nullptr) return TrainedView(unit, whole->range, gradients.adapter);
+  return gradients.base.defined() ? View(unit, suffix, gradients.base) : at::Tensor();
+}
+
+const AdaptedModule* Network::ModuleOf(size_t unit, std::string_view name) const {
+  if (!adapters_) return nullptr;
+  for (const AdaptedModule& module : adapters_->units[unit].modules) {
+    if (module.name == name) return &module;
+  }
+  return nullptr;
+}
+
+kernels::Adapter Network::AdapterOf(size_t unit, const AdaptedModule* module, const at::Tensor& flat) const {
+  if (module == nullptr) return {};
+  return {.a_RI = TrainedView(unit, module->a, flat), .b_OR = TrainedView(unit, module->b, flat), .scale = static_cast<float>(module->scale),
+          .module = module->number};
+}
+
+at::Tensor Network::HeadMatrix(const UnitWeights& head, const UnitWeights& embedding) const {
+  return layout_.tied ? View(0, "embed_tokens.weight", embedding.base) : Weight(head_unit(), "lm_head.weight", head);
+}
+
+at::Tensor Network::HeadMatrixGradient(const UnitWeights& head_gradient, const UnitWeights& embedding_gradient) const {
+  return layout_.tied ? WeightGradient(0, "embed_tokens.weight", embedding_gradient) : WeightGradient(head_unit(), "lm_head.weight", head_gradient);
+}
+
+Network::LayerTensors Network::LayerViews(int64_t layer, const UnitWeights& weights) const {
   LayerTensors views;
+  const size_t unit = static_cast<size_t>(layer) + 1;
   for (size_t slot = 0; slot < kSlots; ++slot) {
     const TensorRange* range = layer_ranges_[layer][slot];
-    if (range != nullptr) views[slot] = flat.narrow(0, range->offset, range->elements).view(range->shape);
+    if (range == nullptr) continue;
+    const Trained trained = adapters_ ? layer_trained_[layer][slot] : Trained{};
+    views.tensors[slot] = trained.whole != nullptr ? TrainedView(unit, trained.whole->range, weights.adapter).to(weights.base.scalar_type())
+                                                   : weights.base.narrow(0, range->offset, range->elements).view(range->shape);
+    views.adapters[slot] = AdapterOf(unit, trained.module, weights.adapter);
   }
   return views;
 }
 
-at::Tensor Network::Embed(const at::Tensor& flat, const PreparedBatch& batch) const {
-  at::Tensor matrix = View(0, "embed_tokens.weight", flat);
-  return matrix.index_select(0, batch.ids_BT.view({-1})).view({batch.rows, batch.ctx, config_.hidden_size});
+Network::LayerTensors Network::LayerGradients(int64_t layer, const UnitWeights& gradients) const {
+  LayerTensors views;
+  const size_t unit = static_cast<size_t>(layer) + 1;
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const TensorRange* range = layer_ranges_[layer][slot];
+    if (range == nullptr) continue;
+    const Trained trained = adapters_ ? layer_trained_[layer][slot] : Trained{};
+    if (trained.whole != nullptr) views.tensors[slot] = TrainedView(unit, trained.whole->range, gradients.adapter);
+    else if (gradients.base.defined()) views.tensors[slot] = gradients.base.narrow(0, range->offset, range->elements).view(range->shape);
+    views.adapters[slot] = AdapterOf(unit, trained.module, gradients.adapter);
+  }
+  return views;
 }
 
-void Network::EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const {
-  at::Tensor grad = View(0, "embed_tokens.weight", grad_flat);
+at::Tensor Network::Product(const at::Tensor& x, const LayerTensors& w, Slot weight, Slot bias, const PreparedBatch& batch) const {
+  at::Tensor y = Linear(x, w[weight], w[bias]);
+  if (w.adapters[weight]) {
+    kernels::Adapter adapter = w.adapters[weight];
+    adapter.dropout = &batch.dropout;
+    kernels::AddAdapter(y.view({-1, y.size(-1)}), x.reshape({-1, x.size(-1)}), adapter);
+  }
+  return y;
+}
+
+at::Tensor Network::Embed(const UnitWeights& weights, const PreparedBatch& batch) const {
+  at::Tensor ids = batch.ids_BT.view({-1}), hidden;
+  const WholeTensor* whole = adapters_ ? adapters_->units[0].FindWhole("model.embed_tokens.weight") : nullptr;
+  if (whole != nullptr) hidden = TrainedView(0, whole->range, weights.adapter).index_select(0, ids).to(weights.base.scalar_type());
+  else hidden = View(0, "embed_tokens.weight", weights.base).index_select(0, ids);
+  if (kernels::Adapter adapter = AdapterOf(0, ModuleOf(0, "model.embed_tokens"), weights.adapter)) {
+    at::Tensor low = adapter.a_RI.index_select(1, ids).t();
+    hidden = hidden.to(at::kFloat).addmm_(low, adapter.b_OR.t(), 1, adapter.scale).to(hidden.scalar_type());
+  }
+  return hidden.view({batch.rows, batch.ctx, config_.hidden_size});
+}
+
+void Network::EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBatch& batch, const UnitWeights& gradients, const UnitWeights& weights) const {
+  at::Tensor grad = WeightGradient(0, "embed_tokens.weight", gradients);
   at::Tensor rows = grad_hidden_BTD.reshape({-1, config_.hidden_size});
   at::Tensor ids = batch.ids_BT.view({-1});
-  // As in transformers, whose embedding has a padding_idx: what config.json names as padding is not learned as an input.
-  if (config_.pad_token_id) rows = rows.masked_fill((ids == *config_.pad_token_id).unsqueeze(1), 0);
+  // As in transformers, whose embedding has a padding_idx: what config.json names as padding is not learned as an input. (Of an adapter, that is A.)
+  at::Tensor padding;
+  if (config_.pad_token_id) padding = (ids == *config_.pad_token_id).unsqueeze(1);
+  if (kernels::Adapter adapter = AdapterOf(0, ModuleOf(0, "model.embed_tokens"), weights.adapter)) {
+    const kernels::Adapter grads = AdapterOf(0, ModuleOf(0, "model.embed_tokens"), gradients.adapter);
+    at::Tensor wide = rows.to(at::kFloat), low = adapter.a_RI.index_select(1, ids), grad_low = at::mm(wide, adapter.b_OR).mul_(adapter.scale);
+    grads.b_OR.addmm_(wide.t(), low.t(), 1, adapter.scale);
+    if (padding.defined()) grad_low.masked_fill_(padding, 0);
+    grads.a_RI.index_add_(1, ids, grad_low.t());
+  }
+  if (!grad.defined()) return;
+  if (padding.defined()) rows = rows.masked_fill(padding, 0);
   if (rows.scalar_type() == at::kFloat) {
     grad.index_add_(0, ids, rows);
     return;
@@ -317,9 +414,9 @@ at::Tensor Network::ContinueLayer(int64_t layer, const LayerTensors& w, const at
                                   const KvCache& cache) const {
   int64_t B = batch.rows, T = batch.ctx, H = config_.head_dim;
   at::Tensor x = RmsNorm(hidden_BTD, w[kInputNorm]);
-  at::Tensor q = Linear(x, w[kQ], w[kQBias]).view({B, T, config_.num_attention_heads, H});
-  at::Tensor k = Linear(x, w[kK], w[kKBias]).view({B, T, config_.num_key_value_heads, H});
-  at::Tensor v = Linear(x, w[kV], w[kVBias]).view({B, T, config_.num_key_value_heads, H}).transpose(1, 2);
+  at::Tensor q = Product(x, w, kQ, kQBias, batch).view({B, T, config_.num_attention_heads, H});
+  at::Tensor k = Product(x, w, kK, kKBias, batch).view({B, T, config_.num_key_value_heads, H});
+  at::Tensor v = Product(x, w, kV, kVBias, batch).view({B, T, config_.num_key_value_heads, H}).transpose(1, 2);
   if (config_.qk_norm) {
     q = RmsNorm(q, w[kQNorm]);
     k = RmsNorm(k, w[kKNorm]);
@@ -328,9 +425,9 @@ at::Tensor Network::ContinueLayer(int64_t layer, const LayerTensors& w, const at
   k = kernels::Rotate(k, batch.cos_b1TH, batch.sin_b1TH);
   cache.Extend(layer, batch, k, v);
   at::Tensor mixed = AttendToCache(q, k, v, batch.attention[batch.attention_of_layer[layer]]).transpose(1, 2).reshape({B, T, config_.QuerySize()});
-  at::Tensor h = hidden_BTD + Linear(mixed, w[kO], w[kOBias]);
+  at::Tensor h = hidden_BTD + Product(mixed, w, kO, kOBias, batch);
   at::Tensor y = RmsNorm(h, w[kPostNorm]);
-  return h + Linear(kernels::SwiGlu(Linear(y, w[kGate], w[kGateBias]), Linear(y, w[kUp], w[kUpBias])), w[kDown], w[kDownBias]);
+  return h + Product(kernels::SwiGlu(Product(y, w, kGate, kGateBias, batch), Product(y, w, kUp, kUpBias, batch)), w, kDown, kDownBias, batch);
 }
 
 // What a layer's backward needs. The norms' and SwiGLU's outputs are computed again: they cost a pass over memory. With Recompute::kSelective so are
@@ -350,9 +447,9 @@ at::Tensor Network::RunLayer(int64_t layer, const LayerTensors& w, const at::Ten
   int64_t B = batch.rows, T = batch.ctx, H = config_.head_dim;
   tape.input_BTD = hidden_BTD.contiguous();
   at::Tensor x = kernels::RmsNorm(tape.input_BTD, w[kInputNorm], config_.rms_norm_eps, tape.inverse_input);
-  at::Tensor q = Linear(x, w[kQ], w[kQBias]).view({B, T, config_.num_attention_heads, H});
-  at::Tensor k = Linear(x, w[kK], w[kKBias]).view({B, T, config_.num_key_value_heads, H});
-  tape.v_BKTH = Linear(x, w[kV], w[kVBias]).view({B, T, config_.num_key_value_heads, H}).transpose(1, 2).contiguous();
+  at::Tensor q = Product(x, w, kQ, kQBias, batch).view({B, T, config_.num_attention_heads, H});
+  at::Tensor k = Product(x, w, kK, kKBias, batch).view({B, T, config_.num_key_value_heads, H});
+  tape.v_BKTH = Product(x, w, kV, kVBias, batch).view({B, T, config_.num_key_value_heads, H}).transpose(1, 2).contiguous();
   if (config_.qk_norm) {
     tape.q_BTNH = q;
     tape.k_BTKH = k;
@@ -365,31 +462,31 @@ at::Tensor Network::RunLayer(int64_t layer, const LayerTensors& w, const at::Ten
                                        tape.log_sums);
   tape.middle_BTD = Middle(w, tape);
   at::Tensor y = kernels::RmsNorm(tape.middle_BTD, w[kPostNorm], config_.rms_norm_eps, tape.inverse_middle);
-  tape.gate_BTI = Linear(y, w[kGate], w[kGateBias]);
-  tape.up_BTI = Linear(y, w[kUp], w[kUpBias]);
+  tape.gate_BTI = Product(y, w, kGate, kGateBias, batch);
+  tape.up_BTI = Product(y, w, kUp, kUpBias, batch);
   return y;
 }
 
 at::Tensor Network::Middle(const LayerTensors& w, const LayerTape& tape) const {
-  return Linear(tape.mixed_BTNH.flatten(2), w[kO], w[kOBias]).add_(tape.input_BTD);
+  return Product(tape.mixed_BTNH.flatten(2), w, kO, kOBias, *tape.batch).add_(tape.input_BTD);
 }
 
 at::Tensor Network::Gated(const LayerTensors& w, const LayerTape& tape) const {
-  return Linear(kernels::SwiGlu(tape.gate_BTI, tape.up_BTI), w[kDown], w[kDownBias]).add_(tape.middle_BTD);
+  return Product(kernels::SwiGlu(tape.gate_BTI, tape.up_BTI), w, kDown, kDownBias, *tape.batch).add_(tape.middle_BTD);
 }
 
-at::Tensor Network::Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+at::Tensor Network::Layer(int64_t layer, const UnitWeights& weights, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                           const KvCache* cache) const {
-  if (cache != nullptr) return ContinueLayer(layer, LayerViews(layer, flat), hidden_BTD, batch, *cache);
-  const LayerTensors w = LayerViews(layer, flat);
+  if (cache != nullptr) return ContinueLayer(layer, LayerViews(layer, weights), hidden_BTD, batch, *cache);
+  const LayerTensors w = LayerViews(layer, weights);
   LayerTape tape{.batch = &batch};
   RunLayer(layer, w, hidden_BTD, tape);
   return Gated(w, tape);
 }
 
-std::shared_ptr<LayerTape> Network::RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
+std::shared_ptr<LayerTape> Network::RecordLayer(int64_t layer, const UnitWeights& weights, const at::Tensor& hidden_BTD,
                                                 const PreparedBatch& batch, Recompute recompute) const {
-  const LayerTensors w = LayerViews(layer, flat);
+  const LayerTensors w = LayerViews(layer, weights);
   auto tape = std::make_shared<LayerTape>(LayerTape{.batch = &batch});
   RunLayer(layer, w, hidden_BTD, *tape);
   tape->output_BTD = Gated(w, *tape);
@@ -402,20 +499,31 @@ std::shared_ptr<LayerTape> Network::RecordLayer(int64_t layer, const at::Tensor&
 
 at::Tensor Network::OutputOf(const LayerTape& tape) { return tape.output_BTD; }
 
-at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& flat, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const {
-  const LayerTensors w = LayerViews(layer, flat), grads = LayerViews(layer, grad_flat);
+at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const UnitWeights& weights, const at::Tensor& grad_out_BTD,
+                             const UnitWeights& gradients) const {
+  const LayerTensors w = LayerViews(layer, weights), grads = LayerGradients(layer, gradients);
   const PreparedBatch& batch = *tape.batch;
   const int64_t B = batch.rows, T = batch.ctx, n = B * T, D = config_.hidden_size;
   // The gradients of a product's weight and bias from the gradient of what it gave and from what it got.
   auto learn = [&](Slot weight, Slot bias, const at::Tensor& grad, const at::Tensor& in) {
-    kernels::AddProduct(grads[weight], grad, in);
+    if (grads[weight].defined()) kernels::AddProduct(grads[weight], grad, in);
     if (grads[bias].defined()) grads[bias].add_(grad.sum(0, /*keepdim=*/false, at::kFloat).to(grad.scalar_type()).to(grads[bias].scalar_type()));
   };
+  // The same of the product's adapter, whose part of the gradient of what it got is added to `grad_in`.
+  auto adapt = [&](Slot weight, const at::Tensor& grad, const at::Tensor& in, const at::Tensor& grad_in) {
+    if (!w.adapters[weight]) return;
+    kernels::Adapter adapter = w.adapters[weight];
+    adapter.dropout = &batch.dropout;
+    kernels::AdapterBackward(grad, in, adapter, grads.adapters[weight].a_RI, grads.adapters[weight].b_OR, grad_in);
+  };
   at::Tensor of_norm;
-  auto learn_norm = [&](Slot weight) { grads[weight].add_(of_norm.to(w[weight].scalar_type()).to(grads[weight].scalar_type())); };
+  auto learn_norm = [&](Slot weight) {
+    if (grads[weight].defined()) grads[weight].add_(of_norm.to(w[weight].scalar_type()).to(grads[weight].scalar_type()));
+  };
   at::Tensor none, grad_out = grad_out_BTD.contiguous(), grad_out_nD = grad_out.view({n, D});
 
   at::Tensor grad_gated = at::mm(grad_out_nD, w[kDown]);
+  if (w.adapters[kDown]) adapt(kDown, grad_out_nD, kernels::SwiGlu(tape.gate_BTI, tape.up_BTI).view({n, -1}), grad_gated);
   at::Tensor gated = kernels::SwiGluBackward(tape.gate_BTI, tape.up_BTI, grad_gated);
   const at::Tensor grad_gate = tape.gate_BTI.view({n, -1}), grad_up = tape.up_BTI.view({n, -1});
   learn(kDown, kDownBias, grad_out_nD, gated.view({n, -1}));
@@ -424,12 +532,15 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& f
   learn(kGate, kGateBias, grad_gate, y);
   learn(kUp, kUpBias, grad_up, y);
   at::Tensor grad_y = at::mm(grad_gate, w[kGate]).addmm_(grad_up, w[kUp]);
+  adapt(kGate, grad_gate, y, grad_y);
+  adapt(kUp, grad_up, y, grad_y);
   at::Tensor grad_middle = kernels::RmsNormBackward(tape.middle_BTD, w[kPostNorm], tape.inverse_middle, grad_y, grad_out, of_norm);
   learn_norm(kPostNorm);
   tape.gate_BTI = tape.up_BTI = tape.middle_BTD = gated = grad_gated = y = grad_y = none;
 
   at::Tensor grad_middle_nD = grad_middle.view({n, D});
-  at::Tensor grad_mixed = at::mm(grad_middle_nD, w[kO]).view(tape.mixed_BTNH.sizes());
+  at::Tensor grad_mixed_n = at::mm(grad_middle_nD, w[kO]), grad_mixed = grad_mixed_n.view(tape.mixed_BTNH.sizes());
+  adapt(kO, grad_middle_nD, tape.mixed_BTNH.view({n, -1}), grad_mixed_n);
   learn(kO, kOBias, grad_middle_nD, tape.mixed_BTNH.view({n, -1}));
   kernels::AttentionGradients attention =
       kernels::AttentionBackward(tape.q_BNTH, tape.k_BKTH, tape.v_BKTH, batch.attention[batch.attention_of_layer[layer]].visible, ScoreScale(config_),
@@ -440,8 +551,8 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& f
   at::Tensor x = kernels::RmsNorm(tape.input_BTD, w[kInputNorm], config_.rms_norm_eps, tape.inverse_input);
   if (config_.qk_norm) {
     if (!tape.q_BTNH.defined()) {
-      tape.q_BTNH = Linear(x, w[kQ], w[kQBias]).view(grad_q.sizes());
-      tape.k_BTKH = Linear(x, w[kK], w[kKBias]).view(grad_k.sizes());
+      tape.q_BTNH = Product(x, w, kQ, kQBias, batch).view(grad_q.sizes());
+      tape.k_BTKH = Product(x, w, kK, kKBias, batch).view(grad_k.sizes());
       kernels::RmsNorm(tape.q_BTNH, w[kQNorm], config_.rms_norm_eps, tape.inverse_q);
       kernels::RmsNorm(tape.k_BTKH, w[kKNorm], config_.rms_norm_eps, tape.inverse_k);
     }
@@ -457,46 +568,59 @@ at::Tensor Network::Backward(LayerTape& tape, int64_t layer, const at::Tensor& f
   learn(kK, kKBias, grad_k, x);
   learn(kV, kVBias, grad_v, x);
   at::Tensor grad_x = at::mm(grad_q, w[kQ]).addmm_(grad_k, w[kK]).addmm_(grad_v, w[kV]);
+  adapt(kQ, grad_q, x, grad_x);
+  adapt(kK, grad_k, x, grad_x);
+  adapt(kV, grad_v, x, grad_x);
   at::Tensor grad_input = kernels::RmsNormBackward(tape.input_BTD, w[kInputNorm], tape.inverse_input, grad_x, grad_middle, of_norm);
   learn_norm(kInputNorm);
   return grad_input;
 }
 
-at::Tensor Network::LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD,
-                                  const at::Tensor& grad_out_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const {
+at::Tensor Network::LayerBackward(int64_t layer, const UnitWeights& weights, const at::Tensor& hidden_BTD,
+                                  const at::Tensor& grad_out_BTD, const PreparedBatch& batch, const UnitWeights& gradients) const {
   LayerTape tape{.batch = &batch};
-  RunLayer(layer, LayerViews(layer, flat), hidden_BTD, tape);   // without its last product, which the backward does not need
-  return Backward(tape, layer, flat, grad_out_BTD, grad_flat);
+  RunLayer(layer, LayerViews(layer, weights), hidden_BTD, tape);   // without its last product, which the backward does not need
+  return Backward(tape, layer, weights, grad_out_BTD, gradients);
 }
 
-LossSum Network::Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD,
+LossSum Network::Loss(const UnitWeights& head, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD,
                       const PreparedBatch& batch, HeadGradients* gradients) const {
   LossSum sum{.targets = batch.targets_n.size(0)};
-  at::Tensor norm = View(head_unit(), "model.norm.weight", head_flat), inverse;
+  at::Tensor norm = Weight(head_unit(), "model.norm.weight", head), inverse;
+  kernels::Adapter adapter = AdapterOf(head_unit(), ModuleOf(head_unit(), "lm_head"), head.adapter);
+  if (adapter) adapter.dropout = &batch.head_dropout;
   at::Tensor hidden = hidden_BTD.contiguous().view({-1, config_.hidden_size});
   const bool every = sum.targets == hidden.size(0);
   at::Tensor chosen = every ? hidden : hidden.index_select(0, batch.target_index_n);
   at::Tensor y = kernels::RmsNorm(chosen, norm, config_.rms_norm_eps, inverse);
   if (gradients == nullptr) {
-    sum.nll = kernels::LinearCrossEntropy(y, matrix_VD, batch.targets_n);
+    sum.nll = kernels::LinearCrossEntropy(y, matrix_VD, batch.targets_n, nullptr, adapter);
     return sum;
   }
   // A head of its own has its gradient rounded to the type in which some stages send it, so that all stages give equal bits; a tied one's is fp32
   // in every stage.
-  const bool rounded = !layout_.tied && gradients->matrix_VD.scalar_type() != y.scalar_type();
+  const bool rounded = !layout_.tied && gradients->matrix_VD.defined() && gradients->matrix_VD.scalar_type() != y.scalar_type();
+  const kernels::Adapter of_adapter = AdapterOf(head_unit(), ModuleOf(head_unit(), "lm_head"), gradients->head_flat.adapter);
   kernels::LinearCrossEntropyGradients linear{.scale = gradients->scale,
-                                              .matrix_VD = rounded ? at::zeros_like(gradients->matrix_VD, y.scalar_type()) : gradients->matrix_VD};
-  sum.nll = kernels::LinearCrossEntropy(y, matrix_VD, batch.targets_n, &linear);
+                                              .matrix_VD = rounded ? at::zeros_like(gradients->matrix_VD, y.scalar_type()) : gradients->matrix_VD,
+                                              .a_RD = of_adapter.a_RI, .b_VR = of_adapter.b_OR};
+  sum.nll = kernels::LinearCrossEntropy(y, matrix_VD, batch.targets_n, &linear, adapter);
   if (rounded) gradients->matrix_VD.add_(linear.matrix_VD);
   at::Tensor grad_norm;
   at::Tensor grad_chosen = kernels::RmsNormBackward(chosen, norm, inverse, linear.hidden_nD, {}, grad_norm);
-  View(head_unit(), "model.norm.weight", gradients->head_flat).add_(grad_norm.to(y.scalar_type()));
+  if (at::Tensor of_norm = WeightGradient(head_unit(), "model.norm.weight", gradients->head_flat); of_norm.defined()) {
+    of_norm.add_(grad_norm.to(y.scalar_type()));
+  }
   gradients->hidden_BTD = (every ? grad_chosen : at::zeros_like(hidden).index_copy_(0, batch.target_index_n, grad_chosen)).view(hidden_BTD.sizes());
   return sum;
 }
 
-at::Tensor Network::Logits(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD) const {
-  return at::linear(RmsNorm(hidden_BTD, View(head_unit(), "model.norm.weight", head_flat)), matrix_VD);
+at::Tensor Network::Logits(const UnitWeights& head, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD) const {
+  at::Tensor y = RmsNorm(hidden_BTD, Weight(head_unit(), "model.norm.weight", head)), logits = at::linear(y, matrix_VD);
+  if (kernels::Adapter adapter = AdapterOf(head_unit(), ModuleOf(head_unit(), "lm_head"), head.adapter)) {
+    kernels::AddAdapter(logits.view({-1, logits.size(-1)}), y.reshape({-1, y.size(-1)}), adapter);
+  }
+  return logits;
 }
 
 }  // namespace argosy::train

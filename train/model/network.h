@@ -7,13 +7,17 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "train/config/model_config.h"
 #include "train/config/recompute.h"
 #include "train/data/batches.h"
+#include "train/model/adapter_layout.h"
 #include "train/model/kernels.h"
 #include "train/model/layout.h"
 
@@ -42,6 +46,17 @@ struct PreparedBatch {
   at::Tensor target_index_n;  // int64, into B*T; ascending
   at::Tensor targets_n;       // int64
   int64_t cache_row = -1;     // of a KvCache, whose continuation this is; -1: one token of every row
+  kernels::Dropout dropout;   // of the adapters, while training
+  kernels::Dropout head_dropout;   // the same at the tokens that have a target
+};
+
+// A unit's flat buffers, wherever they are: its own, and with adapters what is trained beside it, in fp32. As gradients: the first is undefined where
+// the base is frozen.
+struct UnitWeights {
+  UnitWeights() = default;
+  UnitWeights(at::Tensor flat) : base(std::move(flat)) {}   // NOLINT: most units are one buffer
+  UnitWeights(at::Tensor flat, at::Tensor trained) : base(std::move(flat)), adapter(std::move(trained)) {}
+  at::Tensor base, adapter;
 };
 
 // Keys and values of the tokens so far, of several texts that grow together. Rows have lengths of their own.
@@ -64,8 +79,8 @@ struct LossSum {
 // Where the head's backward leaves its results.
 struct HeadGradients {
   double scale = 1;        // d(objective) / d(nll)
-  at::Tensor head_flat;    // added to
-  at::Tensor matrix_VD;    // of the head or, tied, of the embedding; added to
+  UnitWeights head_flat;   // added to
+  at::Tensor matrix_VD;    // of the head or, tied, of the embedding; added to; undefined: frozen
   at::Tensor hidden_BTD;   // out
 };
 
@@ -77,7 +92,11 @@ struct HeadGradients {
 class Network {
  public:
   explicit Network(ModelConfig config);
+  // With low-rank adapters beside the weights, and some tensors replaced by ones that are trained.
+  Network(ModelConfig config, AdapterLayout adapters);
 
+  // Null without adapters.
+  const AdapterLayout* adapters() const { return adapters_ ? &*adapters_ : nullptr; }
   const ModelConfig& config() const { return config_; }
   const ModelLayout& layout() const { return layout_; }
   int64_t layers() const { return config_.num_hidden_layers; }
@@ -93,29 +112,32 @@ class Network {
   // A tensor of a unit as a view of its flat buffer.
   at::Tensor View(size_t unit, std::string_view suffix, const at::Tensor& flat) const;
   // [V, D]: the head's own matrix, or the embedding's.
-  at::Tensor HeadMatrix(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
+  at::Tensor HeadMatrix(const UnitWeights& head, const UnitWeights& embedding) const;
+  // Of their gradients: undefined where the matrix is frozen.
+  at::Tensor HeadMatrixGradient(const UnitWeights& head_gradient, const UnitWeights& embedding_gradient) const;
 
-  at::Tensor Embed(const at::Tensor& flat, const PreparedBatch& batch) const;
-  void EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBatch& batch, const at::Tensor& grad_flat) const;
+  at::Tensor Embed(const UnitWeights& weights, const PreparedBatch& batch) const;
+  // `weights` are needed where the embedding has an adapter.
+  void EmbedBackward(const at::Tensor& grad_hidden_BTD, const PreparedBatch& batch, const UnitWeights& gradients, const UnitWeights& weights = {}) const;
 
-  at::Tensor Layer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+  at::Tensor Layer(int64_t layer, const UnitWeights& weights, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                    const KvCache* cache = nullptr) const;
   // The same, remembering what Backward needs; `batch` must live until then.
-  std::shared_ptr<LayerTape> RecordLayer(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+  std::shared_ptr<LayerTape> RecordLayer(int64_t layer, const UnitWeights& weights, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                                          Recompute recompute = Recompute::kNone) const;
   static at::Tensor OutputOf(const LayerTape& tape);
-  // Returns the gradient of the layer's input and adds the weights' to `grad_flat`. Once for each tape, which is used up. `flat` has the values that
-  // it had in the forward; in between it may be gone.
-  at::Tensor Backward(LayerTape& tape, int64_t layer, const at::Tensor& flat, const at::Tensor& grad_out_BTD, const at::Tensor& grad_flat) const;
+  // Returns the gradient of the layer's input and adds the weights' to `gradients`. Once for each tape, which is used up. The weights have the values
+  // that they had in the forward; in between they may be gone.
+  at::Tensor Backward(LayerTape& tape, int64_t layer, const UnitWeights& weights, const at::Tensor& grad_out_BTD, const UnitWeights& gradients) const;
   // Computes the layer again from its input, then backward.
-  at::Tensor LayerBackward(int64_t layer, const at::Tensor& flat, const at::Tensor& hidden_BTD, const at::Tensor& grad_out_BTD,
-                           const PreparedBatch& batch, const at::Tensor& grad_flat) const;
+  at::Tensor LayerBackward(int64_t layer, const UnitWeights& weights, const at::Tensor& hidden_BTD, const at::Tensor& grad_out_BTD,
+                           const PreparedBatch& batch, const UnitWeights& gradients) const;
 
   // Final norm, head and cross-entropy, in chunks of tokens: [tokens, vocabulary] never exists whole. With `gradients`, the backward
   // of each chunk follows its forward.
-  LossSum Loss(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
+  LossSum Loss(const UnitWeights& head, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD, const PreparedBatch& batch,
                HeadGradients* gradients = nullptr) const;
-  at::Tensor Logits(const at::Tensor& head_flat, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD) const;
+  at::Tensor Logits(const UnitWeights& head, const at::Tensor& matrix_VD, const at::Tensor& hidden_BTD) const;
 
  private:
   friend struct LayerTape;
@@ -123,9 +145,28 @@ class Network {
     kInputNorm, kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm, kPostNorm, kGate, kUp, kDown,
     kGateBias, kUpBias, kDownBias, kSlots,
   };
-  using LayerTensors = std::array<at::Tensor, kSlots>;
+  struct LayerTensors {
+    std::array<at::Tensor, kSlots> tensors;           // undefined: the layer has none, or (gradients) it is frozen
+    std::array<kernels::Adapter, kSlots> adapters;    // of products
+    const at::Tensor& operator[](size_t slot) const { return tensors[slot]; }
+  };
+  // What the slots of a unit's list of tensors are in the buffer of what is trained.
+  struct Trained {
+    const WholeTensor* whole = nullptr;
+    const AdaptedModule* module = nullptr;
+  };
 
-  LayerTensors LayerViews(int64_t layer, const at::Tensor& flat) const;
+  // A tensor of the unit: the trained one, in the base's type, where there is one.
+  at::Tensor Weight(size_t unit, std::string_view suffix, const UnitWeights& weights) const;
+  at::Tensor WeightGradient(size_t unit, std::string_view suffix, const UnitWeights& gradients) const;
+  const AdaptedModule* ModuleOf(size_t unit, std::string_view name) const;
+  // As weights, or as gradients.
+  kernels::Adapter AdapterOf(size_t unit, const AdaptedModule* module, const at::Tensor& flat) const;
+  at::Tensor TrainedView(size_t unit, size_t range, const at::Tensor& flat) const;
+  LayerTensors LayerViews(int64_t layer, const UnitWeights& weights) const;
+  LayerTensors LayerGradients(int64_t layer, const UnitWeights& gradients) const;
+  // A product of the layer with its adapter.
+  at::Tensor Product(const at::Tensor& x, const LayerTensors& w, Slot weight, Slot bias, const PreparedBatch& batch) const;
   // Up to the layer's last product, filling in the tape.
   at::Tensor RunLayer(int64_t layer, const LayerTensors& w, const at::Tensor& hidden_BTD, LayerTape& tape) const;
   at::Tensor Gated(const LayerTensors& w, const LayerTape& tape) const;
@@ -141,7 +182,9 @@ class Network {
 
   ModelConfig config_;
   ModelLayout layout_;
+  std::optional<AdapterLayout> adapters_;
   std::vector<std::array<const TensorRange*, kSlots>> layer_ranges_;
+  std::vector<std::array<Trained, kSlots>> layer_trained_;
 };
 
 }  // namespace argosy::train

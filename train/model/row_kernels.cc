@@ -195,6 +195,40 @@ ARGOSY_INLINE void SoftmaxBackwardRows(float* __restrict scores, int64_t n, int6
   for (int64_t i = 0; i < count; ++i) grad[i] = seen[i] * ((grad[i] - mean) - rest) * scale;
 }
 
+// Blocks of 8 elements, kLanes blocks at a time: every round is one pass over the lanes.
+ARGOSY_INLINE void DropoutOfTokenRows(uint32_t threshold, float scale, const DropoutKey& key, int64_t width, float* x) {
+  constexpr int64_t kLanes = 16, kElements = 8;
+  for (int64_t begin = 0; begin < width; begin += kLanes * kElements) {
+    uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      c0[lane] = static_cast<uint32_t>(begin / kElements + lane);
+      c1[lane] = key.token;
+      c2[lane] = key.row;
+      c3[lane] = key.module;
+    }
+    uint32_t k0 = static_cast<uint32_t>(key.seed) ^ key.attempt, k1 = static_cast<uint32_t>(key.seed >> 32) + key.attempt;
+    for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9u, k1 += 0xbb67ae85u) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const uint64_t a = 0xd2511f53ull * c0[lane], b = 0xcd9e8d57ull * c2[lane];
+        const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1[lane] ^ k0, n2 = static_cast<uint32_t>(a >> 32) ^ c3[lane] ^ k1;
+        c1[lane] = static_cast<uint32_t>(b);
+        c3[lane] = static_cast<uint32_t>(a);
+        c0[lane] = n0;
+        c2[lane] = n2;
+      }
+    }
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const uint32_t words[4] = {c0[lane], c1[lane], c2[lane], c3[lane]};
+      for (int64_t i = 0; i < kElements; ++i) {
+        const int64_t at = begin + lane * kElements + i;
+        if (at >= width) return;
+        const uint32_t bits = i % 2 == 0 ? words[i / 2] & 0xffffu : words[i / 2] >> 16;
+        x[at] = bits < threshold ? 0.0f : x[at] * scale;
+      }
+    }
+  }
+}
+
 template <class T>
 ARGOSY_INLINE double CrossEntropyRows(T* logits, int64_t vocabulary, int64_t target, float scale) {
   float most = MaxOf(logits, vocabulary);
@@ -231,6 +265,13 @@ ARGOSY_KERNEL(float, Softmax, (float* scores, int64_t n, int64_t begin, int64_t 
 ARGOSY_KERNEL(void, SoftmaxBackward,
               (float* scores, int64_t n, int64_t begin, int64_t end, float scale, float log_sum, float* grad_weights),
               (scores, n, begin, end, scale, log_sum, grad_weights))
+
+ARGOSY_KERNEL(void, DropoutOfToken, (uint32_t threshold, float scale, const DropoutKey& key, int64_t width, float* x), (threshold, scale, key, width, x))
+
+void Dropout(double share, const DropoutKey& key, int64_t width, float* x) {
+  const auto threshold = static_cast<uint32_t>(std::min(std::lround(share * 65536), 65535l));
+  DropoutOfToken(threshold, static_cast<float>(65536.0 / (65536.0 - threshold)), key, width, x);
+}
 
 float Exp(float x) { return ExpInline(x); }
 

@@ -45,6 +45,14 @@ void SoftmaxBackward(float* scores, int64_t n, int64_t begin, int64_t end, float
 double CrossEntropy(float* logits, int64_t vocabulary, int64_t target, float scale);
 double CrossEntropy(Bf16* logits, int64_t vocabulary, int64_t target, float scale);
 
+// One token's inverted dropout: each of x's elements becomes 0 with probability `share` (of 65,536ths), the others are divided by the probability to
+// stay. The numbers are those of Philox4x32-10 (Salmon et al. 2011), 16 bits an element, for this key and the element's place.
+struct DropoutKey {
+  uint64_t seed;
+  uint32_t attempt, row, token, module;
+};
+void Dropout(double share, const DropoutKey& key, int64_t width, float* x);
+
 // exp to 2 units in the last place, in a form that compilers turn into vector instructions.
 float Exp(float x);
 

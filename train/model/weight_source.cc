@@ -24,9 +24,9 @@ class HfSource final : public WeightSource {
 
 // The index-th number of a stream of standard normal ones. SplitMix64's state moves by a constant, so any place of its sequence is
 // reached at once; Box-Muller turns two numbers into one.
+constexpr uint64_t kStreamStep = 0x9e3779b97f4a7c15ull;
 double Normal(uint64_t stream, uint64_t index) {
-  constexpr uint64_t kStep = 0x9e3779b97f4a7c15ull;
-  Prng prng(stream + 2 * index * kStep);
+  Prng prng(stream + 2 * index * kStreamStep);
   double radius = 1.0 - prng.Unit();  // in (0, 1]
   double angle = prng.Unit();
   return std::sqrt(-2.0 * std::log(radius)) * std::cos(2.0 * std::numbers::pi * angle);
@@ -47,8 +47,7 @@ class RandomSource final : public WeightSource {
       std::fill(out.begin(), out.end(), norm ? 1.0f : 0.0f);
       return absl::OkStatus();
     }
-    uint64_t stream = StreamOf(seed_, tensor.name);
-    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(deviation_ * Normal(stream, begin + i));
+    FillNormal(seed_, tensor.name, begin, deviation_, out);
     return absl::OkStatus();
   }
 
@@ -118,6 +117,18 @@ absl::Status ReadFlat(const WeightSource& source, const UnitLayout& unit, int64_
     ARGOSY_RETURN_IF_ERROR(source.Read(range, from - range.offset, out.subspan(from - begin, to - from)));
   }
   return absl::OkStatus();
+}
+
+void FillNormal(uint64_t seed, std::string_view name, int64_t begin, double deviation, std::span<float> out) {
+  const uint64_t stream = StreamOf(seed, name);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(deviation * Normal(stream, static_cast<uint64_t>(begin) + i));
+}
+
+void FillUniform(uint64_t seed, std::string_view name, int64_t begin, double bound, std::span<float> out) {
+  const uint64_t stream = StreamOf(seed, name);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = static_cast<float>(bound * (2.0 * Prng(stream + (static_cast<uint64_t>(begin) + i) * kStreamStep).Unit() - 1.0));
+  }
 }
 
 std::unique_ptr<WeightSource> WeightsFromHf(const HfWeights& weights) { return std::make_unique<HfSource>(weights); }

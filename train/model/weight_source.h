@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,5 +38,9 @@ std::unique_ptr<WeightSource> RandomWeights(const ModelConfig& config, uint64_t 
 // those matrices once, here. `source` must outlive the result.
 absl::StatusOr<std::unique_ptr<WeightSource>> GrownVocabulary(const WeightSource& source, const ModelConfig& config,
                                                               int64_t old_vocab_size, uint64_t seed);
+
+// Numbers of streams of their own: element `begin` + i of what is named `name` depends on (seed, name, begin + i) alone.
+void FillNormal(uint64_t seed, std::string_view name, int64_t begin, double deviation, std::span<float> out);
+void FillUniform(uint64_t seed, std::string_view name, int64_t begin, double bound, std::span<float> out);   // in (-bound, bound)
 
 }  // namespace argosy::train

@@ -57,6 +57,7 @@ class BufferPool {
   std::map<int64_t, std::vector<at::Tensor>> kept_;
 };
 
+// Of a unit, what is trained: its weights, or with adapters the buffer beside them.
 struct UnitState {
   Cuts cuts;
   int64_t begin = 0;  // this rank's share of the flat buffer
@@ -81,6 +82,15 @@ struct UnitState {
   Pending gather;
 };
 
+// The frozen weights that adapters are beside.
+struct BaseState {
+  Cuts cuts;
+  at::Tensor full;    // in stage 3 only from gather to release
+  at::Tensor share;   // stage 3 only
+  bool gathering = false;
+  Pending gather;
+};
+
 struct Reduce {
   Pending pending;
   at::Tensor buffer;
@@ -89,17 +99,21 @@ struct Reduce {
 }  // namespace
 
 struct Engine::State {
-  State(const ModelConfig& config, Group* group, const EngineOptions& options)
-      : network(config), group(group), options(options), type(TorchType(options.dtype)), units(network.layout().units.size()) {}
+  State(Network made, Group* group, const EngineOptions& options)
+      : network(std::move(made)), group(group), options(options), type(TorchType(options.dtype)), units(network.layout().units.size()) {
+    if (network.adapters() != nullptr) bases.resize(units.size());
+  }
 
   Network network;
   Group* group;
   EngineOptions options;
   at::ScalarType type;
   std::vector<UnitState> units;
+  std::vector<BaseState> bases;   // by unit; with adapters only
   BufferPool pool;
   std::deque<Reduce> reduces;
 
+  size_t first_trained = 0;   // unit below which nothing is trained
   int64_t calls = 0;    // collective calls of TrainStep, Evaluate and Flush so far: the step that messages carry
   int64_t steps = 0;
   int64_t skipped = 0;
@@ -118,25 +132,35 @@ struct Engine::State {
   std::vector<TracedLine>* trace = nullptr;
   absl::Time trace_begin;
 
-  bool bf16() const { return type == at::kBFloat16; }
-  bool sharded_weights() const { return options.zero_stage == 3; }
-  bool local_sums() const { return options.zero_stage <= 1; }
+  bool adapters() const { return !bases.empty(); }
+  // Of what is trained.
+  int stage() const { return adapters() ? 0 : options.zero_stage; }
+  DType dtype() const { return adapters() ? DType::kF32 : options.dtype; }
+  bool bf16() const { return dtype() == DType::kBF16; }
+  bool sharded_weights() const { return stage() == 3; }
+  bool local_sums() const { return stage() <= 1; }
   size_t head() const { return units.size() - 1; }
-  const UnitLayout& Layout(size_t unit) const { return network.layout().units[unit]; }
+  const UnitLayout& Layout(size_t unit) const { return adapters() ? network.adapters()->units[unit].layout : network.layout().units[unit]; }
+  // The unit's buffers while it is computed with.
+  UnitWeights Weights(size_t unit) const { return adapters() ? UnitWeights(bases[unit].full, units[unit].full) : UnitWeights(units[unit].full); }
+  UnitWeights Gradients(at::Tensor buffer) const { return adapters() ? UnitWeights(at::Tensor(), std::move(buffer)) : UnitWeights(std::move(buffer)); }
   Where At(int32_t unit) const { return {.step = calls, .unit = unit}; }
   // Alone, the backward adds to the optimizer's gradient directly.
   bool direct() const { return group->size() == 1; }
   // Of one micro-batch. A tied matrix gets its gradient from both ends of the model, summed in fp32.
-  at::ScalarType GradientType(size_t unit) const { return unit == 0 && network.layout().tied ? at::kFloat : type; }
+  at::ScalarType GradientType(size_t unit) const { return adapters() || (unit == 0 && network.layout().tied) ? at::kFloat : type; }
 
   ScheduleOptions ScheduleFor(int micro_batches) const {
-    return {.units = static_cast<int32_t>(units.size()),
-            .stage = options.zero_stage,
-            .micro_batches = micro_batches,
-            .tied = network.layout().tied};
+    ScheduleOptions schedule{.units = static_cast<int32_t>(units.size()),
+                             .stage = options.zero_stage,
+                             .micro_batches = micro_batches,
+                             .tied = network.layout().tied};
+    for (size_t unit = 0; adapters() && unit < units.size(); ++unit) schedule.trained.push_back(Layout(unit).elements > 0);
+    return schedule;
   }
 
   absl::Status Load(const WeightSource& source, const OptimizerStart* optimizer);
+  absl::Status LoadBase(const WeightSource& source);
   absl::Status LoadRange(const WeightSource& source, size_t unit, int64_t begin, int64_t count, const at::Tensor& weights);
 
   absl::Status Run(const std::vector<Line>& schedule, bool training);
@@ -152,6 +176,7 @@ struct Engine::State {
   absl::Status Loss(int32_t micro_batch, bool training);
   absl::Status Backward(size_t unit, int32_t micro_batch);
   absl::Status Commit(StepResult& result);
+  void SetDropout(PreparedBatch& batch, const MicroBatch& micro_batch) const;
   absl::Status Freeze();
   void ForgetFrozen();
   double ShareSquares() const;
@@ -198,6 +223,28 @@ static absl::Status ReadBlocks(const WeightSource& source, const UnitLayout& uni
   return absl::OkStatus();
 }
 
+absl::Status Engine::State::LoadBase(const WeightSource& source) {
+  constexpr int64_t kBlock = 1 << 20;
+  std::vector<float> block;
+  std::map<int64_t, int> sizes;
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    BaseState& state = bases[unit];
+    const UnitLayout& layout = network.layout().units[unit];
+    if (++sizes[layout.elements] == 2) pool.Keep(layout.elements);
+    state.cuts = CutEvenly(layout.elements, group->size());
+    const bool sharded = options.zero_stage == 3;
+    const int64_t begin = sharded ? state.cuts[group->rank()] : 0, end = sharded ? state.cuts[group->rank() + 1] : layout.elements;
+    at::Tensor held = at::empty({end - begin}, type);
+    for (int64_t at = begin; at < end; at += kBlock) {
+      block.resize(std::min(kBlock, end - at));
+      ARGOSY_RETURN_IF_ERROR(ReadFlat(source, layout, at, block));
+      held.narrow(0, at - begin, static_cast<int64_t>(block.size())).copy_(at::from_blob(block.data(), {static_cast<int64_t>(block.size())}, at::kFloat));
+    }
+    (sharded ? state.share : state.full) = std::move(held);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Engine::State::Load(const WeightSource& source, const OptimizerStart* optimizer) {
   if (optimizer != nullptr) {
     steps = optimizer->steps;
@@ -207,19 +254,19 @@ absl::Status Engine::State::Load(const WeightSource& source, const OptimizerStar
   for (size_t unit = 0; unit < units.size(); ++unit) {
     UnitState& state = units[unit];
     int64_t elements = Layout(unit).elements;
-    if (++sizes[elements] == 2) pool.Keep(elements);
+    if (!adapters() && ++sizes[elements] == 2) pool.Keep(elements);
     state.cuts = CutEvenly(elements, group->size());
     state.begin = state.cuts[group->rank()];
     state.count = state.cuts[group->rank() + 1] - state.begin;
-    bool everything = options.zero_stage == 0;
+    bool everything = stage() == 0;
     state.owned_begin = everything ? 0 : state.begin;
     state.owned_count = everything ? elements : state.count;
     if (bf16()) state.low = at::zeros({state.owned_count}, at::kShort);
     if (sharded_weights()) {
-      state.share = at::empty({state.count}, type);
+      state.share = at::empty({state.count}, TorchType(dtype()));
       ARGOSY_RETURN_IF_ERROR(LoadRange(source, unit, state.begin, state.count, state.share));
     } else {
-      state.full = at::empty({elements}, type);
+      state.full = at::empty({elements}, TorchType(dtype()));
       state.share = state.full.narrow(0, state.begin, state.count);
       ARGOSY_RETURN_IF_ERROR(LoadRange(source, unit, 0, elements, state.full));
     }
@@ -239,10 +286,10 @@ void Engine::State::Step(size_t unit) {
   UnitState& state = units[unit];
   if (!state.step_due) return;
   state.step_due = false;
-  state.stale = !sharded_weights() && options.zero_stage > 0 && group->size() > 1;
+  state.stale = !sharded_weights() && stage() > 0 && group->size() > 1;
   AdamWScalars decayed = ScalarsFor(options.adamw, steps, lr, options.weight_decay, gradient_scale);
   AdamWScalars plain = ScalarsFor(options.adamw, steps, lr, 0.0, gradient_scale);
-  at::Tensor weights = options.zero_stage == 0 ? state.full : state.share;
+  at::Tensor weights = stage() == 0 ? state.full : state.share;
   int64_t owned_end = state.owned_begin + state.owned_count;
   for (size_t r = 0; r < Layout(unit).ranges.size(); ++r) {
     const TensorRange& range = Layout(unit).ranges[r];
@@ -268,6 +315,14 @@ void Engine::State::Step(size_t unit) {
 }
 
 void Engine::State::StartGather(size_t unit) {
+  if (adapters()) {
+    BaseState& base = bases[unit];
+    if (base.gathering || base.full.defined()) return;
+    base.full = pool.Take(network.layout().units[unit].elements, type);
+    base.gathering = true;
+    base.gather = group->AllGather(Bytes(base.share), Bytes(base.full), base.cuts, SizeOf(options.dtype), At(static_cast<int32_t>(unit)));
+    return;
+  }
   UnitState& state = units[unit];
   if (state.gathering) return;
   if (sharded_weights()) {
@@ -283,6 +338,12 @@ void Engine::State::StartGather(size_t unit) {
 }
 
 absl::Status Engine::State::FinishGather(size_t unit) {
+  if (adapters()) {
+    BaseState& base = bases[unit];
+    if (std::exchange(base.gathering, false)) ARGOSY_RETURN_IF_ERROR(WaitFor(base.gather));
+    ARGOSY_CHECK(base.full.defined(), "unit {} is used without its weights", unit);
+    return absl::OkStatus();
+  }
   UnitState& state = units[unit];
   if (state.gathering) {
     state.gathering = false;
@@ -293,15 +354,16 @@ absl::Status Engine::State::FinishGather(size_t unit) {
 }
 
 void Engine::State::Release(size_t unit) {
-  pool.Give(std::move(units[unit].full));
-  units[unit].full = at::Tensor();
+  at::Tensor& full = adapters() ? bases[unit].full : units[unit].full;
+  pool.Give(std::move(full));
+  full = at::Tensor();
 }
 
 at::Tensor Engine::State::GradientBuffer(size_t unit, int32_t micro_batch) {
   UnitState& state = units[unit];
   if (direct() || local_sums()) {
     // The tied embedding's buffer is met first by the head, then by its own backward.
-    const bool met = unit == 0 && network.layout().tied, first = micro_batch == 0 && !(met && state.working.defined());
+    const bool met = unit == 0 && network.layout().tied && !adapters(), first = micro_batch == 0 && !(met && state.working.defined());
     // What the last commit decided has been stepped by now: only then does the buffer change its type.
     const at::ScalarType wanted = batches.size() > 1 ? at::kFloat : GradientType(unit);
     if (direct() && first && state.gradient.scalar_type() != wanted) {
@@ -328,7 +390,7 @@ absl::Status Engine::State::StartReduce(size_t unit, int32_t micro_batch) {
   ConstElements input = buffer.scalar_type() == at::kFloat ? ConstElements(std::span<const float>(Floats(buffer)))
                                                            : ConstElements(std::span<const uint16_t>(Bits(buffer)));
   at::Tensor target = state.gradient;
-  if (options.zero_stage == 0) target = target.narrow(0, state.begin, state.count);
+  if (stage() == 0) target = target.narrow(0, state.begin, state.count);
   Into into = micro_batch == 0 || local_sums() ? Into::kReplace : Into::kAdd;
   Pending pending = group->ReduceScatter(input, state.cuts, Floats(target), into, At(static_cast<int32_t>(unit)));
   reduces.push_back({std::move(pending), local_sums() ? at::Tensor() : std::move(buffer)});
@@ -349,14 +411,17 @@ absl::Status Engine::State::Forward(size_t unit, int32_t micro_batch, bool train
   const PreparedBatch& batch = batches[micro_batch];
   if (batch.rows == 0) return absl::OkStatus();
   int64_t layer = static_cast<int64_t>(unit) - 1;
+  // What has no backward leaves nothing for it.
+  const bool learns = training && unit >= first_trained;
   if (unit == 0) {
-    hidden[unit] = network.Embed(units[0].full, batch);
-  } else if (training && options.recompute != Recompute::kFull) {
-    tapes[unit] = network.RecordLayer(layer, units[unit].full, hidden[unit - 1], batch, options.recompute);
+    hidden[unit] = network.Embed(Weights(0), batch);
+  } else if (learns && options.recompute != Recompute::kFull) {
+    tapes[unit] = network.RecordLayer(layer, Weights(unit), hidden[unit - 1], batch, options.recompute);
     hidden[unit] = Network::OutputOf(*tapes[unit]);
   } else {
-    hidden[unit] = network.Layer(layer, units[unit].full, hidden[unit - 1], batch);
+    hidden[unit] = network.Layer(layer, Weights(unit), hidden[unit - 1], batch);
   }
+  if (unit > 0 && !learns) hidden[unit - 1] = at::Tensor();
   return absl::OkStatus();
 }
 
@@ -367,23 +432,22 @@ absl::Status Engine::State::Loss(int32_t micro_batch, bool training) {
   const PreparedBatch& batch = batches[micro_batch];
   HeadGradients gradients{.scale = loss_scale};
   if (training) {
-    gradients.head_flat = GradientBuffer(head(), micro_batch);
-    at::Tensor embedding = tied ? GradientBuffer(0, micro_batch) : at::Tensor();
-    gradients.matrix_VD = network.HeadMatrix(gradients.head_flat, embedding);
+    gradients.head_flat = Gradients(GradientBuffer(head(), micro_batch));
+    UnitWeights embedding = tied && !adapters() ? UnitWeights(GradientBuffer(0, micro_batch)) : UnitWeights();
+    gradients.matrix_VD = network.HeadMatrixGradient(gradients.head_flat, embedding);
   }
   if (batch.rows == 0) return absl::OkStatus();
-  const at::Tensor& head_flat = units[head()].full;
-  nll += network.Loss(head_flat, network.HeadMatrix(head_flat, units[0].full), hidden[head() - 1], batch,
-                      training ? &gradients : nullptr).nll;
+  const UnitWeights weights = Weights(head());
+  nll += network.Loss(weights, network.HeadMatrix(weights, Weights(0)), hidden[head() - 1], batch, training ? &gradients : nullptr).nll;
   grad_hidden = gradients.hidden_BTD;
   return absl::OkStatus();
 }
 
 absl::Status Engine::State::Backward(size_t unit, int32_t micro_batch) {
-  at::Tensor gradient = GradientBuffer(unit, micro_batch);
+  const UnitWeights gradient = Gradients(GradientBuffer(unit, micro_batch));
   const PreparedBatch& batch = batches[micro_batch];
   if (unit == 0) {
-    if (batch.rows > 0) network.EmbedBackward(grad_hidden, batch, gradient);
+    if (batch.rows > 0) network.EmbedBackward(grad_hidden, batch, gradient, Weights(0));
     grad_hidden = at::Tensor();
     return absl::OkStatus();
   }
@@ -391,10 +455,10 @@ absl::Status Engine::State::Backward(size_t unit, int32_t micro_batch) {
   if (batch.rows == 0) return absl::OkStatus();
   int64_t layer = static_cast<int64_t>(unit) - 1;
   if (tapes[unit] != nullptr) {
-    grad_hidden = network.Backward(*tapes[unit], layer, units[unit].full, grad_hidden, gradient);
+    grad_hidden = network.Backward(*tapes[unit], layer, Weights(unit), grad_hidden, gradient);
     tapes[unit] = nullptr;
   } else {
-    grad_hidden = network.LayerBackward(layer, units[unit].full, hidden[unit - 1], grad_hidden, batch, gradient);
+    grad_hidden = network.LayerBackward(layer, Weights(unit), hidden[unit - 1], grad_hidden, batch, gradient);
   }
   hidden[unit] = at::Tensor();
   return absl::OkStatus();
@@ -495,9 +559,10 @@ std::string Engine::State::FirstNotFinite() const {
 
 absl::Status Engine::State::Commit(StepResult& result) {
   while (!reduces.empty()) ARGOSY_RETURN_IF_ERROR(FinishReduce());
-  if (options.zero_stage == 0 && group->size() > 1) {
+  if (stage() == 0 && group->size() > 1) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
       UnitState& state = units[unit];
+      if (Layout(unit).elements == 0) continue;
       Pending gather = group->AllGather(Bytes(state.gradient.narrow(0, state.begin, state.count)), Bytes(state.gradient), state.cuts,
                                         sizeof(float), At(static_cast<int32_t>(unit)));
       ARGOSY_RETURN_IF_ERROR(WaitFor(gather));
@@ -574,11 +639,15 @@ Engine::~Engine() {
   for (UnitState& unit : state_->units) {
     if (unit.gathering) (void)unit.gather.Wait();
   }
+  for (BaseState& unit : state_->bases) {
+    if (unit.gathering) (void)unit.gather.Wait();
+  }
   while (!state_->reduces.empty()) (void)state_->FinishReduce();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const ModelConfig& config, const WeightSource& source, Group* group,
-                                                       const EngineOptions& options, const OptimizerStart* optimizer) {
+                                                       const EngineOptions& options, const OptimizerStart* optimizer,
+                                                       const AdapterStart* adapter) {
   if (options.zero_stage < 0 || options.zero_stage > 3) {
     return InvalidArgument("zero_stage is {}: it is 0, 1, 2 or 3", options.zero_stage);
   }
@@ -586,10 +655,22 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const ModelConfig& config
     return InvalidArgument("training computes in float32 or bfloat16, not in {}", TorchName(options.dtype));
   }
   if (options.threads > 0) at::set_num_threads(options.threads);
-  auto state = std::make_unique<State>(config, group, options);
+  if (adapter != nullptr && !options.freeze.empty()) return InvalidArgument("freeze is for full training: beside adapters all weights stay as they are");
+  auto state = std::make_unique<State>(adapter == nullptr ? Network(config) : Network(config, *adapter->layout), group, options);
   ARGOSY_RETURN_IF_ERROR(state->Freeze());
-  ARGOSY_RETURN_IF_ERROR(state->Load(source, optimizer));
+  if (adapter != nullptr) {
+    ARGOSY_RETURN_IF_ERROR(state->LoadBase(source));
+    while (state->Layout(state->first_trained).elements == 0) ++state->first_trained;
+  }
+  ARGOSY_RETURN_IF_ERROR(state->Load(adapter != nullptr ? *adapter->values : source, optimizer));
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+void Engine::State::SetDropout(PreparedBatch& batch, const MicroBatch& micro_batch) const {
+  batch.dropout = {.share = network.adapters()->dropout, .seed = options.seed, .attempt = static_cast<uint32_t>(steps + skipped),
+                   .first_row = static_cast<uint32_t>(micro_batch.first_row), .tokens = std::max<int64_t>(1, batch.ctx)};
+  batch.head_dropout = batch.dropout;
+  if (batch.target_index_n.size(0) != batch.rows * batch.ctx) batch.head_dropout.places_n = batch.target_index_n;
 }
 
 absl::StatusOr<StepResult> Engine::TrainStep(std::span<const MicroBatch> micro_batches, double lr) {
@@ -608,6 +689,7 @@ absl::StatusOr<StepResult> Engine::TrainStep(std::span<const MicroBatch> micro_b
       break;
     }
     targets += prepared->targets_n.size(0);
+    if (state.adapters() && state.network.adapters()->dropout > 0) state.SetDropout(*prepared, micro_batch);
     batches.push_back(std::move(prepared).value());
   }
   // One that cannot go on tells the others, so that all stop here.
@@ -657,9 +739,9 @@ absl::Status Engine::Flush() {
   ++state.calls;
   for (size_t unit = 0; unit < state.units.size(); ++unit) {
     state.Step(unit);
-    if (!state.sharded_weights()) state.StartGather(unit);
+    if (!state.sharded_weights() && !state.adapters()) state.StartGather(unit);
   }
-  if (state.sharded_weights()) return absl::OkStatus();
+  if (state.sharded_weights() || state.adapters()) return absl::OkStatus();
   for (size_t unit = 0; unit < state.units.size(); ++unit) ARGOSY_RETURN_IF_ERROR(state.FinishGather(unit));
   return absl::OkStatus();
 }
@@ -668,6 +750,8 @@ int64_t Engine::steps() const { return state_->steps; }
 int64_t Engine::skipped() const { return state_->skipped; }
 const ModelConfig& Engine::config() const { return state_->network.config(); }
 const ModelLayout& Engine::layout() const { return state_->network.layout(); }
+int Engine::trained_stage() const { return state_->stage(); }
+DType Engine::trained_dtype() const { return state_->dtype(); }
 
 std::vector<Extent> Engine::ExtentsOf(int rank) const {
   std::vector<Extent> extents;
@@ -682,7 +766,7 @@ std::vector<Extent> Engine::ExtentsOf(int rank) const {
 }
 
 absl::Status Engine::ReadWeights(const Extent& extent, std::span<std::byte> out) const {
-  int64_t size = SizeOf(state_->options.dtype);
+  int64_t size = SizeOf(state_->dtype());
   if (static_cast<int64_t>(out.size()) != extent.count * size) {
     return InvalidArgument("{} elements of {} take {} bytes, not {}", extent.count, extent.tensor, extent.count * size, out.size());
   }
@@ -727,7 +811,7 @@ absl::Status Engine::ReadState(TensorPart part, const Extent& extent, std::span<
         std::copy_n(moments.begin() + begin, extent.count, out.begin());
         return absl::OkStatus();
       }
-      const at::Tensor& weights = state_->options.zero_stage == 0 ? state.full : state.share;
+      const at::Tensor& weights = state_->stage() == 0 ? state.full : state.share;
       if (!state_->bf16()) {
         std::copy_n(Floats(weights).begin() + begin, extent.count, out.begin());
         return absl::OkStatus();
@@ -745,6 +829,11 @@ int64_t Engine::StateBytes() const {
   for (const UnitState& state : state_->units) {
     for (const at::Tensor& tensor : {state_->sharded_weights() ? state.share : state.full, state.low, state.moment1, state.moment2,
                                      state.gradient, state.local}) {
+      if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  for (const BaseState& state : state_->bases) {
+    for (const at::Tensor& tensor : {state.full, state.share}) {
       if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
     }
   }

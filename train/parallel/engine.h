@@ -16,6 +16,7 @@
 #include "train/config/model_config.h"
 #include "train/config/recompute.h"
 #include "train/data/batches.h"
+#include "train/model/adapter_layout.h"
 #include "train/model/layout.h"
 #include "train/model/weight_source.h"
 #include "train/optim/adamw.h"
@@ -32,6 +33,7 @@ struct EngineOptions {
   // Tensors whose names one of these regular expressions matches keep their values; they count in no norm.
   std::vector<std::string> freeze;
   Recompute recompute = Recompute::kFull;   // of a layer in its backward; the bits do not depend on it
+  uint64_t seed = 42;          // of the adapters' dropout
   int threads = 0;             // torch threads of the thread that uses the engine; 0: as they are
 };
 
@@ -67,6 +69,12 @@ struct EvaluateResult {
   int64_t target_tokens = 0;
 };
 
+// Low-rank adapters to train beside frozen weights, with their values now: fp32 and whole on every rank.
+struct AdapterStart {
+  const AdapterLayout* layout = nullptr;
+  const WeightSource* values = nullptr;   // of the layout's tensors
+};
+
 // The optimizer of a saved training state, to go on from.
 struct OptimizerStart {
   int64_t steps = 0;
@@ -93,9 +101,11 @@ struct Extent {
 class Engine {
  public:
   // Reads this rank's weights from `source` (stages 0-2: all of them; stage 3: its share). With `optimizer`, `source` gives the fp32
-  // masters that belong to it, and training goes on, on any number of ranks and in any stage, where it was saved.
+  // masters that belong to it, and training goes on, on any number of ranks and in any stage, where it was saved. With `adapter`, the weights of
+  // `source` stay as they are and have neither gradients nor moments; extents, states and moments are then the adapter's.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const ModelConfig& config, const WeightSource& source, Group* group,
-                                                        const EngineOptions& options, const OptimizerStart* optimizer = nullptr);
+                                                        const EngineOptions& options, const OptimizerStart* optimizer = nullptr,
+                                                        const AdapterStart* adapter = nullptr);
   ~Engine();
 
   // One optimizer step over the micro-batches of all ranks, with learning rate `lr`.
@@ -108,6 +118,10 @@ class Engine {
   int64_t skipped() const;  // steps that were not finite
   const ModelConfig& config() const;
   const ModelLayout& layout() const;
+
+  // How what is trained is kept: by the stage, or as adapters are, in stage 0 and fp32.
+  int trained_stage() const;
+  DType trained_dtype() const;
 
   // What `rank` owns, in checkpoint order within each unit. The ranks' extents cover every tensor once.
   std::vector<Extent> ExtentsOf(int rank) const;

@@ -1,5 +1,7 @@
 #include "train/parallel/schedule.h"
 
+#include <algorithm>
+
 #include "runtime/base/status.h"
 
 namespace argosy::train {
@@ -30,7 +32,9 @@ namespace {
 
 class Writer {
  public:
-  explicit Writer(const ScheduleOptions& options) : options_(options), head_(options.units - 1) {}
+  explicit Writer(const ScheduleOptions& options) : options_(options), head_(options.units - 1) {
+    while (first_trained_ < head_ && !IsTrained(first_trained_)) ++first_trained_;
+  }
 
   void Forward(int32_t micro) {
     micro_ = micro;
@@ -48,25 +52,25 @@ class Writer {
 
   void TrainMicroBatch(int32_t micro) {
     micro_ = micro;
-    bool reduce = options_.stage >= 2 || micro + 1 == options_.micro_batches;
+    const bool reduce = (options_.stage >= 2 && !adapters()) || micro + 1 == options_.micro_batches;
     Prepare(0);
     for (int32_t unit = 0; unit < head_; ++unit) {
       Prepare(unit + 1);
       if (unit + 1 == head_ && options_.tied && sharded()) Add(Action::kGather, 0);
       Add(Action::kForward, unit);
       // The last layer is the first to go backward: it stays.
-      if (sharded() && unit + 1 < head_) Release(unit);
+      if (sharded() && (unit + 1 < head_ || unit < first_trained_)) Release(unit);
     }
     Add(Action::kLoss, head_);
     if (sharded()) Release(head_);
     if (sharded() && options_.tied) Add(Action::kRelease, 0);
-    if (reduce) Add(Action::kReduce, head_);
-    for (int32_t unit = head_ - 1; unit >= 0; --unit) {
+    if (reduce && IsTrained(head_)) Add(Action::kReduce, head_);
+    for (int32_t unit = head_ - 1; unit >= first_trained_; --unit) {
       // The embedding's backward needs no weights.
-      if (sharded() && unit > 1) Add(Action::kGather, unit - 1);
+      if (sharded() && unit > std::max(1, first_trained_)) Add(Action::kGather, unit - 1);
       Add(Action::kBackward, unit);
       if (sharded() && unit > 0) Release(unit);
-      if (reduce) Add(Action::kReduce, unit);
+      if (reduce && IsTrained(unit)) Add(Action::kReduce, unit);
     }
   }
 
@@ -75,15 +79,18 @@ class Writer {
 
  private:
   bool sharded() const { return options_.stage == 3; }
+  bool adapters() const { return !options_.trained.empty(); }
+  bool IsTrained(int32_t unit) const { return !adapters() || options_.trained[static_cast<size_t>(unit)]; }
   void Add(Action action, int32_t unit) { lines_.push_back({action, unit, micro_}); }
   void Release(int32_t unit) { Add(Action::kRelease, unit); }
   void Prepare(int32_t unit) {
-    if (micro_ == 0) Add(Action::kStep, unit);
-    if (sharded() || (micro_ == 0 && options_.stage > 0)) Add(Action::kGather, unit);
+    if (micro_ == 0 && IsTrained(unit)) Add(Action::kStep, unit);
+    if (sharded() || (micro_ == 0 && options_.stage > 0 && !adapters())) Add(Action::kGather, unit);
   }
 
   const ScheduleOptions& options_;
   int32_t head_;
+  int32_t first_trained_ = 0;
   int32_t micro_ = 0;
   std::vector<Line> lines_;
 };

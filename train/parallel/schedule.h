@@ -31,13 +31,17 @@ struct ScheduleOptions {
   int stage = 2;      // ZeRO 0..3
   int32_t micro_batches = 1;
   bool tied = false;  // the head uses the embedding's matrix
+  // Of adapters beside frozen weights: which units have something to train. Empty: all of them do, and it is their weights. What is trained is then
+  // whole on every rank, whatever the stage.
+  std::vector<bool> trained;
 };
 
 std::string_view Name(Action action);
 
 // Stages 0-2 hold all weights: a gather follows a step, in the first micro-batch only. Stage 0 steps everything everywhere and
 // gathers nothing. Stage 3 gathers a unit before each use and releases it after. Stages 0-1 reduce once, in the last micro-batch;
-// stages 2-3 in each.
+// stages 2-3 in each. With adapters, stage 3 gathers and releases the frozen weights, the others gather nothing; units below the first one that is
+// trained have no backward; each trained one is stepped everywhere and reduced once.
 std::vector<Line> TrainSchedule(const ScheduleOptions& options);
 // Forward of one batch; steps that are still due included.
 std::vector<Line> EvaluateSchedule(const ScheduleOptions& options);

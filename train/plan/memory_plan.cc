@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "runtime/base/status.h"
+#include "train/model/adapter_layout.h"
 #include "train/model/kernel_sizes.h"
 #include "train/model/layout.h"
 
 namespace argosy::train {
 namespace {
 
+using kernels::kAdapterRows;
 using kernels::kLogitsBytesMax;
 using kernels::kProductRows;
 using kernels::kQueriesOfBlock;
@@ -42,7 +44,9 @@ int64_t LayerTape(const ModelConfig& config, int64_t tokens, int64_t size, Recom
 // weights on its way to their gradients.
 int64_t LayerBackward(const ModelConfig& config, const PlanOptions& options, int64_t size) {
   const int64_t tokens = options.rows * options.ctx_len;
-  const int64_t weights = config.hidden_size * std::min(kProductRows, config.intermediate_size) * size;
+  // Beside adapters weights have no gradients; an adapter's product has some tokens' input and output in fp32, and their gradients.
+  const int64_t weights = options.lora ? 2 * std::min(tokens, kAdapterRows) * (config.hidden_size + config.intermediate_size) * 4
+                                       : config.hidden_size * std::min(kProductRows, config.intermediate_size) * size;
   // Attention is computed in fp32: three blocks of scores, queries, keys, values and their gradients.
   const int64_t attention = 3 * options.rows * config.num_attention_heads * std::min(kQueriesOfBlock, options.ctx_len) * options.ctx_len * 4 +
                             tokens * 4 * (2 * config.QuerySize() + 4 * config.KeyValueSize());
@@ -51,18 +55,26 @@ int64_t LayerBackward(const ModelConfig& config, const PlanOptions& options, int
 
 // The head's loss (kernels.cc, LinearCrossEntropy). The matrix' gradient is summed in fp32: a tied one's where it is, another's beside it when it has
 // several chunks of tokens, and stages 0 and 1 in bf16 before it is added to their own.
-int64_t HeadTransient(const ModelConfig& config, int64_t tokens, int64_t size, int stage) {
+int64_t HeadTransient(const ModelConfig& config, int64_t tokens, int64_t size, int stage, bool frozen) {
   const int64_t chunk_max = std::max<int64_t>(64, kLogitsBytesMax / (config.vocab_size * size)), chunks = (tokens + chunk_max - 1) / chunk_max;
   const int64_t logits = (tokens + chunks - 1) / chunks * config.vocab_size * size;
   const int64_t rows = 4 * tokens * config.hidden_size * size;
   int64_t matrix = 0;
-  if (size == 2) {
+  if (size == 2 && !frozen) {
     const bool tied = config.tie_word_embeddings;
     matrix = std::min(kProductRows, config.vocab_size) * config.hidden_size * size;
     if (!tied && chunks > 1) matrix = config.vocab_size * config.hidden_size * (4 + size);
     if (!tied && stage <= 1) matrix += config.vocab_size * config.hidden_size * size;
   }
   return logits + rows + matrix;
+}
+
+// 0 where the config does not fit the model, which MakeAdapterLayout says.
+int64_t AdapterElements(const ModelConfig& config, const LoraConfig& lora) {
+  absl::StatusOr<AdapterLayout> layout = MakeAdapterLayout(config, lora);
+  int64_t elements = 0;
+  if (layout.ok()) for (const UnitAdapters& unit : layout->units) elements += unit.layout.elements;
+  return elements;
 }
 
 }  // namespace
@@ -80,11 +92,19 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
     const int64_t share = ShareOf(unit.elements, options.ranks);
     const int64_t owned = stage == 0 ? unit.elements : share;
     rank.weights += (stage == 3 ? share : unit.elements) * size;
+    if (options.lora) continue;
     rank.optimizer += owned * (8 + (options.bf16 ? 2 : 0));
     // Alone and without accumulation, gradients are of the type of the computation, but for a tied matrix' sum of both ends.
     const bool tied_matrix = layout.tied && &unit == &layout.units.front();
     rank.gradients += owned * (alone && options.micro_batches == 1 && !tied_matrix ? size : 4);
     if (stage <= 1 && !alone) rank.gradients += unit.elements * 4;
+  }
+  if (options.lora) {
+    // Whole on every rank, in fp32: values, moments and gradients, and with other ranks its own sum of these.
+    const int64_t trained = AdapterElements(config, *options.lora);
+    rank.weights += trained * 4;
+    rank.optimizer += trained * 8;
+    rank.gradients += trained * (alone ? 4 : 8);
   }
   for (size_t unit = 1; unit + 1 < elements.size(); ++unit) layer_elements = std::max(layer_elements, elements[unit]);
   const int64_t head = elements.back(), embedding = elements.front();
@@ -94,7 +114,7 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
   const int64_t gathered_head = stage == 3 ? (layer_elements + head + tied) * size : 0;
   const int64_t gathered_layer = stage == 3 ? 2 * layer_elements * size : 0;
   // Stages 2 and 3 hold gradients of units until their owners have them; a tied embedding's, in fp32, from the head to the end.
-  const bool working = stage >= 2 && !alone;
+  const bool working = stage >= 2 && !alone && !options.lora;
   const int64_t working_tied = working ? tied * 4 : 0;
   const int64_t working_head = working ? head * size + working_tied : 0;
   const int64_t working_layer =
@@ -111,7 +131,7 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
   // The peak is at the head's loss, in a layer's backward, or in the embedding's.
   struct Phase { int64_t gathered, activations; };
   const Phase phases[] = {
-      {gathered_head + working_head, hidden + kept + HeadTransient(config, tokens, size, stage)},
+      {gathered_head + working_head, hidden + kept + HeadTransient(config, tokens, size, stage, options.lora.has_value())},
       {gathered_layer + working_layer, hidden + kept + backward},
       {working_embedding, tokens * config.hidden_size * (size + 4)},
   };
@@ -125,7 +145,7 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
 }
 
 DiskPlan PlanDisk(const ModelConfig& config, const PlanOptions& options) {
-  const int64_t parameters = config.ParameterCount();
+  const int64_t parameters = options.lora ? AdapterElements(config, *options.lora) : config.ParameterCount();
   return {.checkpoint = parameters * SizeOf(options.save_dtype), .state = options.save_state ? 12 * parameters : 0};
 }
 

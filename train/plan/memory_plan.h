@@ -3,12 +3,14 @@
 // What a run will take, from the model's shapes alone: before weights are downloaded or an actor is started.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "train/config/lora_config.h"
 #include "train/config/model_config.h"
 #include "train/config/recompute.h"
 
@@ -25,6 +27,7 @@ struct PlanOptions {
   int64_t ctx_len = 512;
   DType save_dtype = DType::kBF16;
   bool save_state = true;
+  std::optional<LoraConfig> lora; // adapters beside frozen weights
 };
 
 // Bytes of one rank at the peak of a step.

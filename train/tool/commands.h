@@ -30,6 +30,7 @@ int RunCommands(int argc, char** argv, std::string process_name, const std::func
 void AddFinetuneCommand(CLI::App& app, ProcessArguments process);
 void AddGenerateCommand(CLI::App& app);
 void AddDatasetCommand(CLI::App& app);
+void AddMergeCommand(CLI::App& app);
 void AddModelCommand(CLI::App& app);
 void AddPlanCommand(CLI::App& app);
 void AddTokenizeCommand(CLI::App& app);

@@ -31,7 +31,7 @@ struct FinetuneFlags {
   std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
       save_state = "last", recompute;
   int prompt_type = 1;
-  bool lora = false, no_grad_ckpt = false;
+  bool no_grad_ckpt = false;
   double start_timeout = 0, replace_timeout = 30, collective_timeout = 60;
 };
 
@@ -116,14 +116,20 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   CLI::Option* recompute = finetune->add_option("--recompute", flags->recompute, "Of a layer in its backward: none, selective or full (default)");
   finetune->add_flag("--no-grad-ckpt", flags->no_grad_ckpt, "--recompute none")->excludes(recompute);
   finetune->add_flag("--grow-vocabulary", o.grow_vocabulary, "New rows of the embedding where the tokenizer knows more ids than the model");
-  finetune->add_flag("--lora", flags->lora, "Refused: all weights are trained");
+  finetune->add_flag("--lora", o.lora, "Train low-rank adapters beside the weights; as ./lora_configs/lora.json says, where it is there and --lora-config is not");
+  finetune->add_option("--lora-config", o.lora_config_path, "peft's adapter_config.json for the new adapter (implies --lora)");
+  finetune->add_option("--adapter", o.adapter_directory, "Folder of an adapter to go on from (implies --lora)");
   finetune->add_option("--hf-token", flags->hf_token, "Taken for compatibility: models are read from folders (-hft)");
 
   finetune->callback([flags, process] {
     FinetuneOptions& o = flags->options;
     // A worker process of a run serves from here on and does not come back.
     if (process.is_worker) Connect(process.argc, process.argv);
-    if (flags->lora) throw CommandFailed("--lora: adapters are not trained here, all weights are; leave it out");
+    if (!o.lora_config_path.empty() || !o.adapter_directory.empty()) o.lora = true;
+    if (std::error_code error; o.lora && o.lora_config_path.empty() && o.adapter_directory.empty() &&
+                               std::filesystem::exists("./lora_configs/lora.json", error)) {
+      o.lora_config_path = "./lora_configs/lora.json";
+    }
     if (o.train_path.empty()) {
       o.train_path = "./data/train.jsonl";
       if (std::error_code error; o.test_path.empty() && std::filesystem::exists("./data/test.jsonl", error)) o.test_path = "./data/test.jsonl";

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -7,6 +8,7 @@
 #include "train/checkpoint/checkpoint_layout.h"
 #include "train/data/dataset.h"
 #include "train/data/qa_json.h"
+#include "train/model/adapter_layout.h"
 #include "train/model/model.h"
 #include "train/tokenizer/chat_template.h"
 #include "train/tokenizer/tokenizer.h"
@@ -19,7 +21,7 @@ using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 
 struct GenerateFlags {
-  std::string directory, prompts_path, ids, system, dtype = "fp32", logits_path;
+  std::string directory, adapter, prompts_path, ids, system, dtype = "fp32", logits_path;
   std::vector<std::string> prompts;
   int64_t max_new_tokens = 64, batch_size = 16;
   int threads = 0;
@@ -121,7 +123,9 @@ absl::StatusOr<Prompts> ReadPrompts(const GenerateFlags& flags) {
     prompts.many = prompts.ids.size() > 1;
     return prompts;
   }
-  ARGOSY_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(flags.directory));
+  // An adapter that tokens were added for has a tokenizer of its own.
+  const bool of_adapter = !flags.adapter.empty() && std::filesystem::exists(flags.adapter + "/tokenizer_config.json");
+  ARGOSY_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(of_adapter ? flags.adapter : flags.directory));
   prompts.tokenizer.emplace(std::move(tokenizer));
   std::optional<ChatTemplate> chat;
   if (flags.chat) {
@@ -162,15 +166,20 @@ absl::Status Score(const Model& model, const Prompts& prompts) {
   return absl::OkStatus();
 }
 
-absl::Status Generate(const GenerateFlags& flags) {
+absl::Status Generate(GenerateFlags flags) {
   DType dtype;
   if (flags.dtype == "fp32") dtype = DType::kF32;
   else if (flags.dtype == "bf16") dtype = DType::kBF16;
   else return InvalidArgument("--dtype {}: fp32 or bf16", flags.dtype);
   if (flags.batch_size < 1) return InvalidArgument("--batch-size {}: at least 1", flags.batch_size);
+  if (!flags.adapter.empty()) {
+    ARGOSY_ASSIGN_OR_RETURN(flags.directory, BaseOfAdapter(flags.adapter, flags.directory));
+  } else if (flags.directory.empty()) {
+    return InvalidArgument("--model is missing: the folder of a Hugging Face model; or --adapter, whose config names one");
+  }
   ARGOSY_ASSIGN_OR_RETURN(Prompts prompts, ReadPrompts(flags));
   if (flags.threads > 0) SetComputeThreads(flags.threads);
-  ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(flags.directory, dtype));
+  ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(flags.directory, dtype, flags.adapter));
   if (flags.score) return Score(*model, prompts);
   if (!flags.logits_path.empty()) {
     if (prompts.ids.size() != 1) return InvalidArgument("--logits takes one prompt, {} are given", prompts.ids.size());
@@ -210,7 +219,8 @@ void AddGenerateCommand(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* generate = app.add_subcommand("generate", "Continue prompts greedily, or write a prompt's logits");
   generate->option_defaults()->ignore_underscore();
-  generate->add_option("--model", flags->directory, "Folder of a Hugging Face model")->required();
+  generate->add_option("--model", flags->directory, "Folder of a Hugging Face model; of the adapter's base, where its config does not name it");
+  generate->add_option("--adapter", flags->adapter, "Folder of an adapter to put beside the weights");
   generate->add_option("--prompt", flags->prompts, "Text to continue; of several, each answer is a line of JSON")->allow_extra_args(false);
   generate->add_option("--prompts-path", flags->prompts_path, "JSON lines of {\"prompt\"}, {\"input\"} or, with --chat, {\"messages\"}");
   generate->add_option("--ids", flags->ids, "Prompts as token ids: a JSON array, or an array of arrays; the answers are ids too");

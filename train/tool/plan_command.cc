@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "runtime/base/status.h"
+#include "train/model/adapter_layout.h"
 #include "train/plan/memory_plan.h"
 #include "train/tool/commands.h"
 
@@ -17,6 +18,8 @@ struct PlanFlags {
   PlanOptions options;
   std::string precision = "bf16";
   double node_memory_gb = 0;
+  bool lora = false;
+  std::string lora_config;
 };
 
 absl::StatusOr<ModelConfig> ModelOf(const std::string& name) {
@@ -52,9 +55,20 @@ absl::Status Plan(const PlanFlags& flags) {
   PlanOptions options = flags.options;
   options.bf16 = flags.precision == "bf16";
   options.save_dtype = options.bf16 ? DType::kBF16 : DType::kF32;
+  int64_t trained = config.ParameterCount();
+  if (flags.lora || !flags.lora_config.empty()) {
+    options.lora = LoraConfig::Default();
+    if (!flags.lora_config.empty()) {
+      ARGOSY_ASSIGN_OR_RETURN(options.lora, LoraConfig::Load(flags.lora_config));
+    }
+    absl::StatusOr<AdapterLayout> adapters = MakeAdapterLayout(config, *options.lora);
+    if (!adapters.ok()) return Annotate(adapters.status(), flags.lora_config.empty() ? "--lora" : flags.lora_config);
+    trained = adapters->ParameterCount();
+  }
   const auto node_bytes = static_cast<int64_t>(flags.node_memory_gb * 1e9);
   fmt::print("model:     {}: {} parameters, {} layers of width {}, vocabulary {}\n", flags.model, config.ParameterCount(),
              config.num_hidden_layers, config.hidden_size, config.vocab_size);
+  if (options.lora) fmt::print("lora:      {}: {} parameters are trained, beside weights that stay as they are\n", options.lora->ToText(), trained);
   fmt::print("run:       {} ranks, {} on a node; {} rows x {} tokens a rank and micro-batch; {}\n\n", options.ranks,
              std::min(options.ranks, options.ranks_per_node), options.rows, options.ctx_len, options.bf16 ? "bf16" : "fp32");
   fmt::print("GB of one rank, and of rank 0's node with what saving takes there\n");
@@ -105,6 +119,8 @@ void AddPlanCommand(CLI::App& app) {
   plan->add_option("--ctx-len", flags->options.ctx_len, "Tokens of a row")->capture_default_str();
   plan->add_option("--zero-stage", flags->options.zero_stage, "For the advice: the stage that the run would use")->capture_default_str();
   plan->add_option("--mx", flags->precision, "no (fp32) or bf16")->capture_default_str();
+  plan->add_flag("--lora", flags->lora, "Train low-rank adapters beside the weights");
+  plan->add_option("--lora-config", flags->lora_config, "peft's adapter_config.json (implies --lora)");
   plan->add_option("--node-memory", flags->node_memory_gb, "GB of a node: says what fits");
   plan->callback([flags] { MustSucceed(Plan(*flags)); });
 }

@@ -6,6 +6,7 @@ int main(int argc, char** argv) {
   using namespace argosy::train;
   return RunCommands(argc, argv, "prepare", [](CLI::App& app) {
     AddDatasetCommand(app);
+    AddMergeCommand(app);
     AddModelCommand(app);
     AddPlanCommand(app);
     AddTokenizeCommand(app);

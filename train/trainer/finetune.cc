@@ -125,7 +125,9 @@ class Run {
                    .vocab_size = std::max<int64_t>(config.vocab_size, tokenizer_->VocabularySize()),
                    .random_weights = options_.random_weights, .seed = options_.seed};
     // The headers of the weights, as every rank will read them: a damaged model is refused while nothing runs.
-    ARGOSY_RETURN_IF_ERROR(OpenModel(spec_.model).status());
+    ARGOSY_ASSIGN_OR_RETURN(ModelWithWeights model, OpenModel(spec_.model));
+    parameters_ = trained_ = config.ParameterCount();
+    if (options_.lora) ARGOSY_RETURN_IF_ERROR(PrepareAdapter(model));
 
     RowOptions rows = options_.rows;
     rows.append_eos = !options_.recipe_parity;   // the recipes' tokenizers append none
@@ -154,15 +156,20 @@ class Run {
     ARGOSY_RETURN_IF_ERROR(CheckLrSchedule(settings_.schedule));
     FillEngine();
     base_vocab_size_ = config.vocab_size;
-    parameters_ = config.ParameterCount();
     FillIdentity(config);
-    flops_per_token_ = 6.0 * static_cast<double>(parameters_) +
+    // Frozen weights have no gradients of their own: a third less.
+    flops_per_token_ = (options_.lora ? 4.0 : 6.0) * static_cast<double>(parameters_) +
                        6.0 * static_cast<double>(config.num_hidden_layers * config.QuerySize() * spec_.batch.ctx_len);
     ARGOSY_RETURN_IF_ERROR(CheckMemory(config));
-    weight_bytes_ = config.ParameterCount() * (save_dtype_ == DType::kF32 ? 4 : 2);
+    weight_bytes_ = trained_ * (save_dtype_ == DType::kF32 ? 4 : 2);
 
     Say("model:     {} ({} layers, {} parameters, vocabulary {}{})", options_.model_directory, config.num_hidden_layers,
         config.ParameterCount(), spec_.model.vocab_size, added > 0 ? fmt::format(", {} tokens added", added) : "");
+    if (options_.lora) {
+      Say("lora:      {}: {} modules, {} of {} parameters are trained ({:.2f}%){}", lora_.ToText(), adapted_modules_, trained_, parameters_ + trained_,
+          100.0 * static_cast<double>(trained_) / static_cast<double>(parameters_ + trained_),
+          options_.adapter_directory.empty() ? "" : ", from " + options_.adapter_directory);
+    }
     Say("data:      {} train rows ({} tokens), {} test rows; context {}{}", train_.size(), train_.tokens.size(), eval_.size(),
         spec_.batch.ctx_len, spec_.batch.pack ? ", packed" : "");
     SayTokens();
@@ -170,6 +177,21 @@ class Run {
         options_.scaling.num_workers, settings_.micro_batch_size, settings_.gradient_accumulation_steps, settings_.train_batch_size,
         total_steps_, epochs_, settings_.zero_stage, PrecisionName(settings_.precision), options_.device);
     Say("\n{}", report.ToText());
+    return absl::OkStatus();
+  }
+
+  // What is adapted, and that it fits the model: as every rank will find it.
+  absl::Status PrepareAdapter(const ModelWithWeights& model) {
+    lora_ = LoraConfig::Default();
+    const std::string& file = options_.adapter_directory.empty() ? options_.lora_config_path : options_.adapter_directory;
+    if (!file.empty()) {
+      ARGOSY_ASSIGN_OR_RETURN(lora_, LoraConfig::Load(file));
+    }
+    spec_.adapter = {.config = lora_.ToJson(), .directory = options_.adapter_directory};
+    absl::StatusOr<RunAdapter> adapter = OpenRunAdapter(spec_.adapter, model, options_.seed);
+    if (!adapter.ok()) return options_.adapter_directory.empty() ? Annotate(adapter.status(), file.empty() ? "--lora" : file) : adapter.status();
+    trained_ = adapter->layout.ParameterCount();
+    adapted_modules_ = adapter->layout.ModuleCount();
     return absl::OkStatus();
   }
 
@@ -276,6 +298,7 @@ class Run {
     PlanOptions plan{.ranks = options_.scaling.num_workers, .ranks_per_node = (options_.scaling.num_workers + hosts - 1) / hosts,
                      .zero_stage = spec_.engine.zero_stage, .bf16 = spec_.engine.dtype == DType::kBF16, .recompute = options_.recompute,
                      .micro_batches = spec_.batch.micro_batches, .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len};
+    if (options_.lora) plan.lora = lora_;
     return CheckFits(grown, plan, static_cast<int64_t>(most));
   }
 
@@ -292,6 +315,7 @@ class Run {
         {"seed", fmt::to_string(spec_.batch.seed)},
         {"rows", spec_.batch.recipe_parity ? "as the recipe" : spec_.batch.pack ? "packed" : "one sample a row"},
         {"precision", std::string(PrecisionName(settings_.precision))},
+        {"trained", options_.lora ? fmt::format("adapters: {}; {} parameters", lora_.ToText(), trained_) : "all weights"},
     };
   }
 
@@ -338,7 +362,7 @@ class Run {
       if (options_.eval_first && eval_.size() > 0) ARGOSY_RETURN_IF_ERROR(EvaluateBase());
     }
     if (options_.sample_prompts > 0 && !held_out_.empty() && !options_.random_weights && base_answers_.empty()) {
-      ARGOSY_ASSIGN_OR_RETURN(base_answers_, Answer(options_.model_directory, base_vocab_size_, SampleCount()));
+      ARGOSY_ASSIGN_OR_RETURN(base_answers_, Answer(/*tuned=*/false, SampleCount()));
     }
     while (state_.epoch < epochs_ && state_.steps_done < total_steps_) {
       if (BelowStopPerplexity()) {
@@ -392,7 +416,7 @@ class Run {
 
   // The checkpoints go to rank 0's node, which may see other folders than this driver: what is there decides where the run begins.
   absl::Status FindStart() {
-    int64_t bytes = weight_bytes_ + (options_.save_state == SaveStateMode::kNone ? 0 : 12 * parameters_);
+    int64_t bytes = weight_bytes_ + (options_.save_state == SaveStateMode::kNone ? 0 : 12 * trained_);
     ARGOSY_ASSIGN_OR_RETURN(std::vector<OutputReport> reports, ranks_->CallRank0<&RankWorker::PrepareOutput>(options_.output_dir, bytes));
     OutputReport& found = reports[0];
     const bool any = !found.checkpoints.empty() || !found.state_directory.empty();
@@ -695,7 +719,7 @@ class Run {
       save.metrics["perplexity"] = Perplexity(row->eval_loss);
     }
     ARGOSY_ASSIGN_OR_RETURN(save.files, TokenizerFilesOfRun());
-    Say("saving:    {} from {} ranks to {} on node {}", save_dtype_ == DType::kF32 ? "fp32 weights" : "bf16 weights", ranks_->size(),
+    Say("saving:    {} {} from {} ranks to {} on node {}", save_dtype_ == DType::kF32 ? "fp32" : "bf16", options_.lora ? "adapters" : "weights", ranks_->size(),
         save.directory, ranks_->hellos()[0].node_name);
     ARGOSY_ASSIGN_OR_RETURN(std::vector<SaveReport> reports, ranks_->CallAll<&RankWorker::Save>(save));
     const SaveReport& report = reports[0];
@@ -748,8 +772,11 @@ class Run {
 
   size_t SampleCount() const { return std::min<size_t>(options_.sample_prompts, held_out_.size()); }
 
-  absl::StatusOr<std::vector<std::string>> Answer(const std::string& directory, int64_t vocab_size, size_t count) {
-    GenerateSpec generate{.directory = directory, .max_new_tokens = options_.max_new_tokens};
+  // By the base model, or by what the newest checkpoint has made of it.
+  absl::StatusOr<std::vector<std::string>> Answer(bool tuned, size_t count) {
+    const int64_t vocab_size = tuned ? spec_.model.vocab_size : base_vocab_size_;
+    GenerateSpec generate{.directory = tuned && !options_.lora ? state_.checkpoint : options_.model_directory,
+                          .adapter = tuned && options_.lora ? state_.checkpoint : "", .max_new_tokens = options_.max_new_tokens};
     if (std::optional<int32_t> eos = tokenizer_->EosId()) generate.stop_tokens.push_back(*eos);
     if (std::optional<int32_t> end = tokenizer_->TokenToId("<END_A>")) generate.stop_tokens.push_back(*end);
     // The base model's vocabulary may lack the run's tokens: it cannot be asked with them.
@@ -767,7 +794,7 @@ class Run {
 
   absl::Status Finish() {
     if (SampleCount() > 0) {
-      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tuned, Answer(state_.checkpoint, spec_.model.vocab_size, SampleCount()));
+      ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tuned, Answer(/*tuned=*/true, SampleCount()));
       Say("\nheld-out prompts:");
       for (size_t i = 0; i < SampleCount(); ++i) {
         Say("  prompt:     {}", held_out_[i].prompt_text);
@@ -786,13 +813,14 @@ class Run {
           Perplexity(first.eval_loss) / Perplexity(last.eval_loss));
     }
     Say("checkpoint: {}", state_.checkpoint);
+    if (options_.lora) Say("            an adapter: argosy merge-lora --adapter {} --output-dir DIR makes a model of it", state_.checkpoint);
     ranks_.reset();
     return absl::OkStatus();
   }
 
   absl::Status CountExact() {
     size_t count = std::min<size_t>(options_.exact_rows, held_out_.size());
-    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> answers, Answer(state_.checkpoint, spec_.model.vocab_size, count));
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> answers, Answer(/*tuned=*/true, count));
     size_t exact = 0;
     for (size_t i = 0; i < count; ++i) exact += answers[i] == tokenizer_->Decode(held_out_[i].answer);
     Say("exact:     {} of {} held-out answers ({:.1f}%)", exact, count, count > 0 ? 100.0 * static_cast<double>(exact) / static_cast<double>(count) : 0.0);
@@ -845,6 +873,8 @@ class Run {
   TrainingState state_;              // where the run stands
   std::vector<std::string> base_answers_;
   int64_t base_vocab_size_ = 0, weight_bytes_ = 0, parameters_ = 0;
+  int64_t trained_ = 0, adapted_modules_ = 0;   // parameters; modules with an adapter
+  LoraConfig lora_;
   int64_t epochs_ = 1, total_steps_ = 0;
   int64_t timed_steps_ = 0;          // by this process, for the time that is left
   double timed_seconds_ = 0;
@@ -864,6 +894,12 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
   if (!options.test_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--test-path", options.test_path));
   if (!options.special_token_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--special-token-path", options.special_token_path));
   if (!options.ds_config_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--ds-config", options.ds_config_path));
+  if (!options.lora_config_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--lora-config", options.lora_config_path));
+  if (!options.lora_config_path.empty() && !options.adapter_directory.empty()) {
+    return InvalidArgument("--lora-config and --adapter: an adapter has its own {}", kAdapterConfigName);
+  }
+  if (options.lora && !options.freeze.empty()) return InvalidArgument("--freeze with --lora: beside adapters all weights stay as they are");
+  if (options.lora && options.random_weights) return InvalidArgument("--random-weights with --lora: adapters need a base that was trained");
   if (options.scaling.num_workers < 1) return InvalidArgument("--num-devices {}: at least 1", options.scaling.num_workers);
   if (options.num_epochs < 1) return InvalidArgument("--num-epochs {}: at least 1", options.num_epochs);
   if (options.rows.ctx_len < 2) return InvalidArgument("--ctx-len {}: at least 2", options.rows.ctx_len);
@@ -897,7 +933,7 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
 absl::Status Finetune(const FinetuneOptions& given) {
   // Ranks have working folders of their own: what they are told must not depend on this one.
   FinetuneOptions options = given;
-  for (std::string* path : {&options.model_directory, &options.output_dir, &options.token_cache}) {
+  for (std::string* path : {&options.model_directory, &options.output_dir, &options.token_cache, &options.adapter_directory}) {
     if (path->empty()) continue;
     std::error_code error;
     std::filesystem::path absolute = std::filesystem::absolute(*path, error).lexically_normal();

@@ -69,6 +69,9 @@ struct FinetuneOptions {
   uint64_t seed = 42;
   bool no_decay_1d = false;
   Recompute recompute = Recompute::kFull;   // of a layer in its backward
+  bool lora = false;                // train low-rank adapters beside the weights
+  std::string lora_config_path;     // adapter_config.json of a new adapter; empty: LoraConfig::Default()
+  std::string adapter_directory;    // an adapter to go on from; empty: a new one
   bool random_weights = false;
   bool grow_vocabulary = false;     // new rows where the tokenizer knows more ids than the model; without it only for tokens of special_token_path
   std::string device = "cpu";

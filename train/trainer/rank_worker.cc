@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -77,6 +78,8 @@ struct RankWorker::State {
   std::unique_ptr<Group> group;
   std::unique_ptr<Engine> engine;       // after the group, which must outlive it
   ModelConfig config;
+  std::optional<ModelWithWeights> model;   // what the adapter is beside; kept where there is one
+  std::optional<RunAdapter> adapter;
   std::unique_ptr<MemoryWatch> memory;
   std::vector<TracedLine> trace;
   RunLog log;
@@ -92,17 +95,49 @@ struct RankWorker::State {
     ThrowIfError(status, rank);
   }
 
-  // Rank 0 reads for itself, then for the others in turn.
-  absl::StatusOr<std::unique_ptr<Engine>> LoadState(const EngineOptions& options) {
+  // The tensors that are trained: of the model, or of the adapters.
+  std::vector<TensorRange> TrainedRanges() const { return adapter ? adapter->layout.Ranges() : MakeLayout(config).Ranges(); }
+  std::vector<TensorSpec> TrainedTensors(DType as) const { return adapter ? adapter->layout.Tensors(as) : config.Tensors(as); }
+
+  // What an adapter's file has beside the adapter, as peft's has it: embeddings whose rows are not those of the base's files.
+  std::map<std::string, PullOptions::Frozen> Embeddings() const {
+    std::map<std::string, PullOptions::Frozen> embeddings;
+    if (!adapter || model->files_vocab_size == config.vocab_size) return embeddings;
+    const ModelLayout layout = MakeLayout(config);
+    for (size_t unit : {size_t{0}, layout.units.size() - 1}) {
+      for (const TensorRange& range : layout.units[unit].ranges) {
+        if (!range.is_matrix()) continue;
+        const std::string module = range.name.substr(0, range.name.rfind('.'));
+        const std::vector<AdaptedModule>& adapted = adapter->layout.units[unit].modules;
+        const bool targeted = std::any_of(adapted.begin(), adapted.end(), [&](const AdaptedModule& one) { return one.name == module; });
+        if (adapter->layout.units[unit].FindWhole(range.name) != nullptr) continue;
+        embeddings[fmt::format("base_model.model.{}{}.weight", module, targeted ? ".base_layer" : "")] = {&adapter->base(*model), range};
+      }
+    }
+    return embeddings;
+  }
+
+  absl::StatusOr<CheckpointLayout> PlanSave(const SaveSpec& save) const {
+    std::vector<TensorSpec> tensors = TrainedTensors(save.save_dtype);
+    if (!adapter) return PlanCheckpoint(tensors, {.shard_bytes_max = save.shard_bytes_max});
+    for (const auto& [name, frozen] : Embeddings()) tensors.push_back({.name = name, .shape = frozen.range.shape, .dtype = save.save_dtype});
+    return PlanCheckpoint(tensors, {.shard_bytes_max = INT64_MAX, .stem = "adapter_model"});
+  }
+
+  // Rank 0 reads for itself, then for the others in turn. `model` has what is not trained.
+  absl::StatusOr<std::unique_ptr<Engine>> LoadState(const EngineOptions& options, const ModelWithWeights& model) {
     std::unique_ptr<StateSource> source;
     if (rank == 0) {
-      ARGOSY_ASSIGN_OR_RETURN(source, StateSource::Open(spec.resume.directory, config));
+      ARGOSY_ASSIGN_OR_RETURN(source, StateSource::Open(spec.resume.directory, TrainedRanges()));
     } else {
-      source = StateSource::Remote(*weights, config, kTurnTimeout);
+      source = StateSource::Remote(*weights, TrainedRanges(), kTurnTimeout);
     }
     OptimizerStart start{.steps = spec.resume.optimizer_steps, .skipped = spec.resume.skipped, .moment1 = &source->moment1(),
                          .moment2 = &source->moment2()};
-    ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> loaded, Engine::Create(config, source->masters(), group.get(), options, &start));
+    AdapterStart beside{.layout = adapter ? &adapter->layout : nullptr, .values = &source->masters()};
+    ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<Engine> loaded,
+                            Engine::Create(config, adapter ? adapter->base(model) : source->masters(), group.get(), options, &start,
+                                           adapter ? &beside : nullptr));
     if (rank != 0) {
       ARGOSY_RETURN_IF_ERROR(source->Done());
     } else {
@@ -196,14 +231,20 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
   EngineOptions options{.zero_stage = engine.zero_stage, .dtype = engine.dtype,
                         .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
                         .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
-                        .max_grad_norm = engine.max_grad_norm, .freeze = engine.freeze, .recompute = engine.recompute, .threads = engine.threads};
+                        .max_grad_norm = engine.max_grad_norm, .freeze = engine.freeze, .recompute = engine.recompute, .seed = batch.seed, .threads = engine.threads};
+  s.model.emplace(*std::move(loaded));
+  if (!s.spec.adapter.config.empty()) s.adapter.emplace(s.ValueOrAbort(OpenRunAdapter(s.spec.adapter, *s.model, model.seed)));
+  AdapterStart beside{.layout = s.adapter ? &s.adapter->layout : nullptr, .values = s.adapter ? &s.adapter->values() : nullptr};
   s.engine = s.spec.resume.directory.empty()
-                 ? s.ValueOrAbort(Engine::Create(s.config, loaded->source(), s.group.get(), options))
-                 : s.ValueOrAbort(s.LoadState(options));
-  spdlog::info("rank {} of {}: {} parameters, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
-               s.engine->StateBytes(), SecondsSince(begin));
+                 ? s.ValueOrAbort(Engine::Create(s.config, s.adapter ? s.adapter->base(*s.model) : s.model->source(), s.group.get(), options, nullptr,
+                                                 s.adapter ? &beside : nullptr))
+                 : s.ValueOrAbort(s.LoadState(options, *s.model));
+  if (!s.adapter) s.model.reset();
+  const int64_t trained = s.adapter ? s.adapter->layout.ParameterCount() : s.config.ParameterCount();
+  spdlog::info("rank {} of {}: {} parameters, {} of them trained, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
+               trained, s.engine->StateBytes(), SecondsSince(begin));
   return {.state_bytes = s.engine->StateBytes(), .steps_per_epoch = s.plan->StepsInEpoch(0), .load_seconds = SecondsSince(begin),
-          .parameters = s.config.ParameterCount(), .threads = engine.threads};
+          .parameters = s.config.ParameterCount(), .trained = trained, .threads = engine.threads};
 }
 
 std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t count, std::vector<double> deal) {
@@ -215,8 +256,12 @@ std::vector<StepReport> RankWorker::Train(int64_t epoch, int64_t first, int64_t 
     StepReport report{.epoch = epoch, .step = step};
     StepRows rows = s.plan->Step(epoch, step);
     std::vector<MicroBatch> batches;
+    int64_t rows_before = 0;
     for (const std::vector<Pack>& micro : rows.micro_batches) {
-      batches.push_back(BuildMicroBatch(s.train, ShareOf(micro, s.rank, s.world, deal), layout));
+      std::span<const Pack> mine = ShareOf(micro, s.rank, s.world, deal);
+      batches.push_back(BuildMicroBatch(s.train, mine, layout));
+      batches.back().first_row = rows_before + (mine.data() - micro.data());
+      rows_before += static_cast<int64_t>(micro.size());
       report.useful_tokens += batches.back().useful_tokens;
       report.computed_tokens += static_cast<int64_t>(batches.back().input_ids.size());
     }
@@ -260,28 +305,33 @@ SaveReport RankWorker::Save(SaveSpec spec) {
   State& s = *state_;
   absl::Time begin = absl::Now();
   s.AbortIfError(s.engine->Flush());
-  const DType have = s.spec.engine.dtype;
+  const DType have = s.engine->trained_dtype();
   const absl::Duration deadline = absl::Seconds(s.spec.collective_timeout_seconds);
   if (s.rank != 0) {
     ThrowIfError(ServeWeights(*s.engine, *s.weights, have, kTurnTimeout), s.rank);
     return {.seconds = SecondsSince(begin)};
   }
   auto text_of = [](int64_t id) { return id < 0 ? std::optional<int64_t>() : std::optional<int64_t>(id); };
-  CheckpointLayout layout = ValueOrThrow(
-      PlanCheckpoint(s.config.Tensors(spec.save_dtype), {.shard_bytes_max = spec.shard_bytes_max}), s.rank);
+  CheckpointLayout layout = ValueOrThrow(s.PlanSave(spec), s.rank);
   CheckpointWriterOptions options;
   options.directory = spec.directory;
   options.layout = layout;
   options.notes = {.step = spec.step, .epoch = spec.epoch, .metrics = spec.metrics};
   std::unique_ptr<CheckpointWriter> writer = ValueOrThrow(CheckpointWriter::Create(std::move(options)), s.rank);
-  ModelFiles files{.config = &s.config,
+  ModelFiles files{.config = s.adapter ? nullptr : &s.config,
                    .changes = {.vocab_size = s.config.vocab_size, .dtype = spec.save_dtype, .bos_token_id = text_of(spec.bos_id),
                                .eos_token_id = text_of(spec.eos_id), .pad_token_id = text_of(spec.pad_id)},
                    .source_directory = s.spec.model.directory, .contents = spec.files};
+  if (s.adapter) {
+    // Beside its base's tokenizer, without what would make it a model of its own.
+    LoraConfig written = s.adapter->lora;
+    written.base_model = s.spec.model.directory;
+    ThrowIfError(writer->AddFile(kAdapterConfigName, written.ToJson()), s.rank);
+  }
   ThrowIfError(AddModelFiles(*writer, files), s.rank);
   ThrowIfError(PullWeights(*s.engine, *s.weights, *writer,
-                           {.zero_stage = s.spec.engine.zero_stage, .engine_dtype = have, .save_dtype = spec.save_dtype,
-                            .deadline = deadline}), s.rank);
+                           {.zero_stage = s.engine->trained_stage(), .engine_dtype = have, .save_dtype = spec.save_dtype,
+                            .deadline = deadline, .frozen = s.Embeddings()}), s.rank);
   ThrowIfError(writer->Commit(), s.rank);
   if (spec.num_to_keep > 0) {
     std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
@@ -295,19 +345,19 @@ SaveReport RankWorker::SaveState(SaveStateSpec spec) {
   absl::Time begin = absl::Now();
   s.AbortIfError(s.engine->Flush());
   if (s.rank != 0) {
-    ThrowIfError(ServeWeights(*s.engine, *s.weights, s.spec.engine.dtype, kTurnTimeout), s.rank);
+    ThrowIfError(ServeWeights(*s.engine, *s.weights, s.engine->trained_dtype(), kTurnTimeout), s.rank);
     return {.seconds = SecondsSince(begin)};
   }
   spec.state.optimizer_steps = s.engine->steps();
   spec.state.skipped = s.engine->skipped();
   CheckpointWriterOptions options;
   options.directory = spec.directory;
-  options.layout = ValueOrThrow(PlanCheckpoint(StateTensors(s.config), {.shard_bytes_max = spec.shard_bytes_max, .stem = kStateStem}), s.rank);
+  options.layout = ValueOrThrow(PlanCheckpoint(StateTensors(s.TrainedTensors(DType::kF32)), {.shard_bytes_max = spec.shard_bytes_max, .stem = kStateStem}), s.rank);
   options.notes = {.step = spec.state.steps_done, .epoch = spec.state.epoch};
   std::unique_ptr<CheckpointWriter> writer = ValueOrThrow(CheckpointWriter::Create(std::move(options)), s.rank);
   ThrowIfError(writer->AddFile(kStateJsonName, spec.state.ToJson()), s.rank);
   ThrowIfError(PullWeights(*s.engine, *s.weights, *writer,
-                           {.zero_stage = s.spec.engine.zero_stage, .engine_dtype = s.spec.engine.dtype,
+                           {.zero_stage = s.engine->trained_stage(), .engine_dtype = s.engine->trained_dtype(),
                             .deadline = absl::Seconds(s.spec.collective_timeout_seconds)}), s.rank);
   ThrowIfError(writer->Commit(), s.rank);
   if (!spec.keep_all) {
@@ -320,7 +370,7 @@ SaveReport RankWorker::SaveState(SaveStateSpec spec) {
 
 std::vector<std::vector<int32_t>> RankWorker::Generate(GenerateSpec spec) {
   State& s = *state_;
-  std::unique_ptr<Model> model = ValueOrThrow(Model::Load(spec.directory, s.spec.engine.dtype), s.rank);
+  std::unique_ptr<Model> model = ValueOrThrow(Model::Load(spec.directory, s.spec.engine.dtype, spec.adapter), s.rank);
   std::vector<std::vector<int32_t>> results;
   for (const std::vector<int32_t>& prompt : spec.prompts) {
     results.push_back(ValueOrThrow(

@@ -27,6 +27,12 @@ struct ModelSource {
   uint64_t seed = 42;
 };
 
+// Adapters to train in place of the model's weights.
+struct AdapterSpec {
+  std::string config;           // adapter_config.json; empty: the weights are trained
+  std::string directory;        // of an adapter to go on from, read by every rank on its own node; empty: a new one
+};
+
 struct EngineSpec {
   int32_t zero_stage = 3;
   DType dtype = DType::kF32;    // of weights and computation
@@ -65,6 +71,7 @@ struct ResumeSpec {
 struct RunSpec {
   std::string run_id;                  // names the run's channels
   ModelSource model;
+  AdapterSpec adapter;
   EngineSpec engine;
   BatchSpec batch;
   LrScheduleConfig schedule;           // total_steps set
@@ -105,6 +112,7 @@ struct RankReady {
   int64_t steps_per_epoch = 0;     // of epoch 0
   double load_seconds = 0;
   int64_t parameters = 0;
+  int64_t trained = 0;             // of them; of adapters beside them
   int32_t threads = 0;
 };
 
@@ -158,6 +166,7 @@ struct SaveReport {
 
 struct GenerateSpec {
   std::string directory;
+  std::string adapter;             // folder of an adapter beside it; empty: none
   std::vector<std::vector<int32_t>> prompts;
   int32_t max_new_tokens = 32;
   std::vector<int32_t> stop_tokens;

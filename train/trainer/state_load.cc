@@ -18,12 +18,6 @@ struct ReadRequest {
 };
 constexpr int64_t kElementsMax = 1 << 22;
 
-std::vector<TensorRange> AllRanges(const ModelConfig& config) {
-  std::vector<TensorRange> ranges;
-  for (const UnitLayout& unit : MakeLayout(config).units) ranges.insert(ranges.end(), unit.ranges.begin(), unit.ranges.end());
-  return ranges;
-}
-
 class FileSource final : public WeightSource {
  public:
   FileSource(const HfWeights& files, TensorPart part) : files_(files), part_(part) {}
@@ -69,7 +63,7 @@ struct StateSource::Impl {
   absl::Duration deadline;
   std::map<TensorPart, std::unique_ptr<WeightSource>> parts;
 
-  explicit Impl(const ModelConfig& config) : ranges(AllRanges(config)) {
+  explicit Impl(std::vector<TensorRange> trained) : ranges(std::move(trained)) {
     for (size_t i = 0; i < ranges.size(); ++i) numbers[ranges[i].name] = static_cast<int64_t>(i);
   }
 };
@@ -77,11 +71,13 @@ struct StateSource::Impl {
 StateSource::StateSource(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 StateSource::~StateSource() = default;
 
-absl::StatusOr<std::unique_ptr<StateSource>> StateSource::Open(const std::string& directory, const ModelConfig& config) {
+absl::StatusOr<std::unique_ptr<StateSource>> StateSource::Open(const std::string& directory, std::vector<TensorRange> trained) {
   ARGOSY_RETURN_IF_ERROR(VerifyCheckpoint(directory));
   ARGOSY_ASSIGN_OR_RETURN(HfWeights files, HfWeights::Open(directory, kStateStem));
-  ARGOSY_RETURN_IF_ERROR(files.Check(StateTensors(config)));
-  auto impl = std::make_unique<Impl>(config);
+  std::vector<TensorSpec> specs;
+  for (const TensorRange& range : trained) specs.push_back({.name = range.name, .shape = range.shape, .dtype = DType::kF32});
+  ARGOSY_RETURN_IF_ERROR(files.Check(StateTensors(specs)));
+  auto impl = std::make_unique<Impl>(std::move(trained));
   impl->files = std::make_unique<HfWeights>(std::move(files));
   for (TensorPart part : {TensorPart::kMaster, TensorPart::kMoment1, TensorPart::kMoment2}) {
     impl->parts[part] = std::make_unique<FileSource>(*impl->files, part);
@@ -89,8 +85,8 @@ absl::StatusOr<std::unique_ptr<StateSource>> StateSource::Open(const std::string
   return std::unique_ptr<StateSource>(new StateSource(std::move(impl)));
 }
 
-std::unique_ptr<StateSource> StateSource::Remote(Transport& transport, const ModelConfig& config, absl::Duration deadline) {
-  auto impl = std::make_unique<Impl>(config);
+std::unique_ptr<StateSource> StateSource::Remote(Transport& transport, std::vector<TensorRange> trained, absl::Duration deadline) {
+  auto impl = std::make_unique<Impl>(std::move(trained));
   impl->transport = &transport;
   impl->deadline = deadline;
   for (TensorPart part : {TensorPart::kMaster, TensorPart::kMoment1, TensorPart::kMoment2}) {

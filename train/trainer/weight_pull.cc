@@ -26,6 +26,7 @@ struct WeightPart {
   const PlacedTensor* tensor = nullptr;
   int64_t begin = 0;
   int64_t count = 0;
+  const PullOptions::Frozen* frozen = nullptr;   // read from there
 };
 
 struct OwnedRange { int64_t begin, count; int owner; int64_t extent; };
@@ -49,16 +50,18 @@ absl::StatusOr<std::vector<WeightPart>> WeightParts(const Engine& engine, int ra
   for (const PlannedFile& file : layout.files) {
     for (const PlacedTensor& tensor : file.tensors) {
       PartName name = ParsePartName(tensor.spec.name);
+      auto constant = options.frozen.find(tensor.spec.name);
+      const PullOptions::Frozen* frozen = constant == options.frozen.end() ? nullptr : &constant->second;
       const bool weights = name.part == TensorPart::kWeights;
-      const bool all_here = options.zero_stage < (weights ? 3 : 1) || ranks == 1;
-      const int64_t elements_max = std::max<int64_t>(1, options.piece_bytes / SizeOf(weights ? options.engine_dtype : DType::kF32));
+      const bool all_here = options.zero_stage < (weights ? 3 : 1) || ranks == 1 || frozen != nullptr;
+      const int64_t elements_max = std::max<int64_t>(1, options.piece_bytes / SizeOf(weights && frozen == nullptr ? options.engine_dtype : DType::kF32));
       std::vector<OwnedRange> whole{{0, tensor.spec.Elements(), -1, -1}};
       auto it = owners.find(name.tensor);
-      if (it == owners.end()) return Internal("no rank owns tensor {}", tensor.spec.name);
+      if (it == owners.end() && frozen == nullptr) return Internal("no rank owns tensor {}", tensor.spec.name);
       for (const OwnedRange& range : all_here ? whole : it->second) {
         for (int64_t begin = range.begin; begin < range.begin + range.count; begin += elements_max) {
           int64_t count = std::min(elements_max, range.begin + range.count - begin);
-          pieces.push_back({name, range.owner, range.extent, &tensor, begin, count});
+          pieces.push_back({name, range.owner, range.extent, &tensor, begin, count, frozen});
         }
       }
     }
@@ -100,7 +103,7 @@ absl::Status ReadPart(const Engine& engine, TensorPart part, const Extent& exten
 absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointWriter& writer, const PullOptions& options) {
   ARGOSY_ASSIGN_OR_RETURN(std::vector<WeightPart> pieces, WeightParts(engine, transport.size(), writer.Layout(), options));
   auto type_of = [&](const WeightPart& piece) {
-    return piece.name.part == TensorPart::kWeights ? options.engine_dtype : DType::kF32;
+    return piece.name.part == TensorPart::kWeights && piece.frozen == nullptr ? options.engine_dtype : DType::kF32;
   };
   auto here = [&](const WeightPart& piece) { return piece.owner < 0 || piece.owner == transport.rank(); };
   std::vector<std::byte> bytes, converted;
@@ -122,7 +125,10 @@ absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointW
     const DType want = piece.name.part == TensorPart::kWeights ? options.save_dtype : DType::kF32;
     bytes.resize(static_cast<size_t>(piece.count * SizeOf(have)));
     asked_bytes -= static_cast<int64_t>(bytes.size());
-    if (here(piece)) {
+    if (piece.frozen != nullptr) {
+      ARGOSY_RETURN_IF_ERROR(piece.frozen->source->Read(piece.frozen->range, piece.begin,
+                                                        {reinterpret_cast<float*>(bytes.data()), static_cast<size_t>(piece.count)}));
+    } else if (here(piece)) {
       ARGOSY_RETURN_IF_ERROR(ReadPart(engine, piece.name.part, {piece.name.tensor, piece.begin, piece.count}, bytes));
     } else {
       absl::Status status = transport.Receive(piece.owner, bytes, absl::Now() + options.deadline);

@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/collective/transport.h"
+#include "train/model/weight_source.h"
 #include "train/parallel/engine.h"
 
 namespace argosy::train {
@@ -22,6 +25,12 @@ struct PullOptions {
   int64_t window_bytes = 256 << 20;   // asked for and not yet written
   DType save_dtype = DType::kF32;     // of the files; weights are converted from what the engine computes with
   absl::Duration deadline = absl::Seconds(60);   // for any one piece to arrive
+  // Tensors of the files that no rank trains, which rank 0 reads where they come from, by name.
+  struct Frozen {
+    const WeightSource* source = nullptr;
+    TensorRange range;
+  };
+  std::map<std::string, Frozen> frozen;
   // Bytes written so far and in all.
   std::function<void(int64_t done, int64_t all)> progress;
 };

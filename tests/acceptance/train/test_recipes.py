@@ -147,7 +147,6 @@ def test_stop_perplexity_ends_after_the_epoch_that_is_below_it(cluster, tmp_path
     (["--grad_acum=2", "--tset-path", "x"], ["--grad-acum: did you mean --grad-accum?", "--tset-path: did you mean --test-path?"]),
     (["--batch-size", "4"], ["--batch-size: did you mean --batch-size-per-device?"]),
     (["--colour", "red"], ["finetune has no flag --colour"]),
-    (["--lora"], ["--lora", "all weights"]),
 ])
 def test_unknown_flags_get_a_suggestion(cluster, tmp_path, sums, flags, words):
     result = cluster.drive("finetune", "--model-name", sums.model, "--train-path", sums.train, "--output-dir", tmp_path / "out", *flags)

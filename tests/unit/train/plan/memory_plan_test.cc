@@ -52,6 +52,24 @@ TEST_CASE("Plan: selective recomputing takes less than none and more than full, 
   CHECK(PlanMemory(Named("7b"), alone).rank.gradients == 2 * once);
 }
 
+TEST_CASE("Plan: beside adapters a rank holds the weights once, and state of the adapters alone") {
+  // The recipe's nine targets on 7B: 20.6 million parameters.
+  LoraConfig lora = LoraConfig::Parse(R"({"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj",
+                                          "down_proj", "embed_tokens", "lm_head"]})").value();
+  const double base = 2.0 * static_cast<double>(Named("7b").ParameterCount());
+  PlanOptions options{.zero_stage = 0, .lora = lora};
+  RankPlan alone = PlanMemory(Named("7b"), options).rank;
+  const double trained = 32.0 * 8 * (4 * 8192 + 3 * (4096 + 11008)) + 2.0 * 8 * (32000 + 4096);
+  CHECK(static_cast<double>(alone.weights + alone.optimizer + alone.gradients) == Approx(base + 16 * trained).epsilon(0.001));
+  CHECK(PlanDisk(Named("7b"), options).checkpoint == Approx(2 * trained).epsilon(0.001));   // 41 MB
+  options.ranks = 8;
+  options.zero_stage = 3;
+  RankPlan sharded = PlanMemory(Named("7b"), options).rank;
+  CHECK(static_cast<double>(sharded.weights) == Approx(base / 8 + 4 * trained).epsilon(0.001));
+  CHECK(static_cast<double>(sharded.gradients) == Approx(8 * trained).epsilon(0.001));
+  CHECK(sharded.Total() < PlanMemory(Named("7b"), {.ranks = 8, .zero_stage = 3}).rank.Total() / 3);
+}
+
 TEST_CASE("Plan: the reference's rule for 70B on 4 nodes of 8 gives its published 595 GB") {
   // It counts a round 70 billion parameters.
   ReferenceRules rules = PlanByReference(Named("70b"), {.ranks = 32, .ranks_per_node = 8});
