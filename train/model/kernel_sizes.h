@@ -10,6 +10,6 @@ inline constexpr int64_t kQueriesOfBlock = 128;         // of attention
 inline constexpr int64_t kLogitsBytesMax = 32 << 20;    // of one chunk of tokens
 inline constexpr int64_t kProductRows = 4096;           // of a gradient that is added in another type than it is computed in
 
-inline constexpr int64_t kAdapterRows = 512;            // tokens of an adapter's product, whose input and output are then in fp32
+inline constexpr int64_t kAdapterRows = 512;            // tokens of an adapter's backward, whose dropped inputs are kept in fp32
 
 }  // namespace argosy::train::kernels

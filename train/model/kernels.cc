@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 
 #include "runtime/base/status.h"
@@ -264,56 +265,103 @@ namespace {
 
 bool Drops(const Adapter& adapter) { return adapter.dropout != nullptr && adapter.dropout->share > 0; }
 
-// x in fp32; with dropout, in a copy. `first` as in AddAdapter.
-at::Tensor Dropped(const at::Tensor& x_nI, const Adapter& adapter, int64_t first) {
-  at::Tensor x = x_nI.to(at::kFloat);
-  if (!Drops(adapter)) return x;
-  if (x.is_same(x_nI)) x = x.clone();
+// Dropout of one token's numbers, the i-th of the call's.
+void Drop(const Adapter& adapter, int64_t i, int64_t width, float* x) {
   const Dropout& dropout = *adapter.dropout;
-  const int64_t width = x.size(1);
-  const int64_t* places = dropout.places_n.defined() ? dropout.places_n.const_data_ptr<int64_t>() : nullptr;
-  float* data = x.data_ptr<float>();
-  ForRows(x.size(0), width, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t place = places != nullptr ? places[first + i] : first + i;
-      const auto row = static_cast<uint32_t>(place / dropout.tokens + dropout.first_row), token = static_cast<uint32_t>(place % dropout.tokens);
-      rows::Dropout(dropout.share, {dropout.seed, dropout.attempt, row, token, adapter.module}, width, data + i * width);
-    }
-  });
-  return x;
+  const int64_t place = dropout.places_n.defined() ? dropout.places_n.const_data_ptr<int64_t>()[i] : i;
+  const auto row = static_cast<uint32_t>(place / dropout.tokens + dropout.first_row), token = static_cast<uint32_t>(place % dropout.tokens);
+  rows::Dropout(dropout.share, {dropout.seed, dropout.attempt, row, token, adapter.module}, width, x);
 }
 
-// fn(begin, count) for parts of n rows whose copies in fp32 stay in the cache.
-template <class F>
-void ForParts(int64_t n, F fn) {
-  for (int64_t begin = 0; begin < n; begin += kAdapterRows) fn(begin, std::min(kAdapterRows, n - begin));
+float AsFloat(float x) { return x; }
+float AsFloat(rows::Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+
+constexpr int64_t kColumnsOfPart = 64;   // a cache line of bf16 and more
+
+// grad_RW += low_nR' x_nW.
+template <class T>
+void AddOuter(const T* x, const at::Tensor& low_nR, int64_t n, int64_t width, const at::Tensor& grad_RW) {
+  const float* low = low_nR.const_data_ptr<float>();
+  float* grad = grad_RW.data_ptr<float>();
+  const int64_t rank = low_nR.size(1), parts = (width + kColumnsOfPart - 1) / kColumnsOfPart;
+  at::parallel_for(0, parts, std::max<int64_t>(1, kGrain / (n * rank)), [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      rows::LowRankOuter(x, low, n, rank, width, part * kColumnsOfPart, std::min(width, (part + 1) * kColumnsOfPart), grad);
+    }
+  });
 }
 
 }  // namespace
 
 void AddAdapter(const at::Tensor& y_nO, const at::Tensor& x_nI, const Adapter& adapter, int64_t first) {
-  ForParts(y_nO.size(0), [&](int64_t begin, int64_t count) {
-    at::Tensor y = y_nO.narrow(0, begin, count), low = at::mm(Dropped(x_nI.narrow(0, begin, count), adapter, first + begin), adapter.a_RI.t());
-    if (y.scalar_type() == at::kFloat) y.addmm_(low, adapter.b_OR.t(), 1, adapter.scale);
-    else y.copy_(y.to(at::kFloat).addmm_(low, adapter.b_OR.t(), 1, adapter.scale));
+  const int64_t n = x_nI.size(0), I = x_nI.size(1), O = y_nO.size(1), R = adapter.a_RI.size(0);
+  const at::Tensor x_held = x_nI.contiguous(), b_held = adapter.b_OR.t().contiguous();
+  const float *a = adapter.a_RI.const_data_ptr<float>(), *b = b_held.const_data_ptr<float>();
+  OfType(y_nO, [&](auto type) {
+    const auto* x = Data(x_held, type);
+    auto* y = MutableData(y_nO, type);
+    ForRows(n, R * (I + O), [&](int64_t begin, int64_t end) {
+      std::vector<float> low(static_cast<size_t>(R)), dropped;
+      for (int64_t i = begin; i < end; ++i) {
+        if (Drops(adapter)) {
+          dropped.resize(static_cast<size_t>(I));
+          std::transform(x + i * I, x + (i + 1) * I, dropped.begin(), [](auto value) { return AsFloat(value); });
+          Drop(adapter, first + i, I, dropped.data());
+          rows::LowRankReduce(dropped.data(), a, R, I, low.data());
+        } else {
+          rows::LowRankReduce(x + i * I, a, R, I, low.data());
+        }
+        for (float& value : low) value *= adapter.scale;
+        rows::LowRankExpand(low.data(), b, R, O, y + i * O);
+      }
+    });
   });
 }
 
 void AdapterBackward(const at::Tensor& grad_y_nO, const at::Tensor& x_nI, const Adapter& adapter, const at::Tensor& grad_a_RI, const at::Tensor& grad_b_OR,
                      const at::Tensor& grad_x_nI, int64_t first) {
-  ForParts(grad_y_nO.size(0), [&](int64_t begin, int64_t count) {
-    at::Tensor grad_y = grad_y_nO.narrow(0, begin, count).to(at::kFloat), x = Dropped(x_nI.narrow(0, begin, count), adapter, first + begin);
-    at::Tensor grad_low = at::mm(grad_y, adapter.b_OR).mul_(adapter.scale);
-    grad_b_OR.addmm_(grad_y.t(), at::mm(x, adapter.a_RI.t()), 1, adapter.scale);
-    grad_a_RI.addmm_(grad_low.t(), x);
-    at::Tensor grad_x = grad_x_nI.narrow(0, begin, count);
-    if (!Drops(adapter)) {
-      if (grad_x.scalar_type() == at::kFloat) grad_x.addmm_(grad_low, adapter.a_RI);
-      else grad_x.copy_(grad_x.to(at::kFloat).addmm_(grad_low, adapter.a_RI));
-      return;
+  const int64_t n = x_nI.size(0), I = x_nI.size(1), O = grad_y_nO.size(1), R = adapter.a_RI.size(0);
+  const bool drops = Drops(adapter);
+  const at::Tensor x_held = x_nI.contiguous(), grad_y_held = grad_y_nO.contiguous(), b_held = adapter.b_OR.t().contiguous();
+  const float *a = adapter.a_RI.const_data_ptr<float>(), *b = b_held.const_data_ptr<float>();
+  at::Tensor grad_b = at::zeros({R, O}, at::kFloat);
+  // In parts of so many tokens, whose dropped inputs are kept until both sums have them.
+  const int64_t part_max = std::min(n, kAdapterRows);
+  at::Tensor low_held = at::empty({part_max, R}, at::kFloat), grad_low_held = at::empty({part_max, R}, at::kFloat), dropped_held;
+  if (drops) dropped_held = at::empty({part_max, I}, at::kFloat);
+  float *low = low_held.data_ptr<float>(), *grad_low = grad_low_held.data_ptr<float>(), *dropped = drops ? dropped_held.data_ptr<float>() : nullptr;
+  OfType(x_nI, [&](auto type) {
+    for (int64_t at = 0; at < n; at += part_max) {
+      const int64_t count = std::min(part_max, n - at);
+      const auto *x = Data(x_held, type) + at * I, *grad_y = Data(grad_y_held, type) + at * O;
+      auto* grad_x = MutableData(grad_x_nI, type) + at * I;
+      ForRows(count, 2 * R * (I + O), [&](int64_t begin, int64_t end) {
+        std::vector<float> of_x(drops ? static_cast<size_t>(I) : 0);
+        for (int64_t i = begin; i < end; ++i) {
+          rows::LowRankReduce(grad_y + i * O, b, R, O, grad_low + i * R);
+          for (int64_t k = 0; k < R; ++k) grad_low[i * R + k] *= adapter.scale;
+          if (!drops) {
+            rows::LowRankReduce(x + i * I, a, R, I, low + i * R);
+            rows::LowRankExpand(grad_low + i * R, a, R, I, grad_x + i * I);
+          } else {
+            std::transform(x + i * I, x + (i + 1) * I, dropped + i * I, [](auto value) { return AsFloat(value); });
+            Drop(adapter, first + at + i, I, dropped + i * I);
+            rows::LowRankReduce(dropped + i * I, a, R, I, low + i * R);
+            std::fill(of_x.begin(), of_x.end(), 0.0f);
+            rows::LowRankExpand(grad_low + i * R, a, R, I, of_x.data());
+            Drop(adapter, first + at + i, I, of_x.data());
+            constexpr float kOne = 1.0f;
+            rows::LowRankExpand(&kOne, of_x.data(), 1, I, grad_x + i * I);
+          }
+          for (int64_t k = 0; k < R; ++k) low[i * R + k] *= adapter.scale;
+        }
+      });
+      if (drops) AddOuter(static_cast<const float*>(dropped), grad_low_held, count, I, grad_a_RI);
+      else AddOuter(x, grad_low_held, count, I, grad_a_RI);
+      AddOuter(grad_y, low_held, count, O, grad_b);
     }
-    grad_x.copy_(Dropped(at::mm(grad_low, adapter.a_RI), adapter, first + begin).add_(grad_x));
   });
+  grad_b_OR.add_(grad_b.t());
 }
 
 void AddProduct(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b) {

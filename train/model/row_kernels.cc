@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 // One build of each loop for the vector widths of x86-64, chosen at start; elsewhere the compiler's own width. By hand and not by target_clones, which
 // knows no AVX-512 with 16-bit elements: bf16 loops then run at a quarter of the width.
@@ -195,9 +196,106 @@ ARGOSY_INLINE void SoftmaxBackwardRows(float* __restrict scores, int64_t n, int6
   for (int64_t i = 0; i < count; ++i) grad[i] = seen[i] * ((grad[i] - mean) - rest) * scale;
 }
 
+// kLanes numbers as one value: these loops keep several sums of that many, which compilers do not make vectors of by themselves.
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
+using Halves = uint16_t __attribute__((vector_size(2 * kLanes)));
+ARGOSY_INLINE void LoadLanes(Floats& to, const float* x) { std::memcpy(&to, x, sizeof to); }
+ARGOSY_INLINE void LoadLanes(Floats& to, const Bf16* x) {
+  Halves halves;
+  std::memcpy(&halves, x, sizeof halves);
+  to = reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
+}
+ARGOSY_INLINE void StoreLanes(float* to, const Floats& x) { std::memcpy(to, &x, sizeof x); }
+ARGOSY_INLINE void StoreLanes(Bf16* to, const Floats& x) {
+  const Words bits = reinterpret_cast<Words>(x), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words chosen = (bits & 0x7fffffffu) > 0x7f800000u ? Words{} + 0x7fc0u : rounded;
+  const Halves halves = __builtin_convertvector(chosen, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+// kRanks rows of the matrix at a time: as many sums as there are registers for.
+constexpr int kRanks = 8;
+template <int Ranks, class T>
+ARGOSY_INLINE void ReduceSome(const T* x, const float* a, int64_t width, float* low) {
+  Floats sums[Ranks] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    Floats values, row;
+    LoadLanes(values, x + i);
+    for (int k = 0; k < Ranks; ++k) {
+      LoadLanes(row, a + k * width + i);
+      sums[k] += values * row;
+    }
+  }
+  for (int k = 0; k < Ranks; ++k) {
+    float lanes[kLanes];
+    StoreLanes(lanes, sums[k]);
+    for (int64_t rest = i; rest < width; ++rest) lanes[rest - i] += Load(x[rest]) * a[k * width + rest];
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    low[k] = lanes[0];
+  }
+}
+template <class T>
+ARGOSY_INLINE void LowRankReduceRows(const T* x, const float* a, int64_t rank, int64_t width, float* low) {
+  int64_t k = 0;
+  for (; k + kRanks <= rank; k += kRanks) ReduceSome<kRanks>(x, a + k * width, width, low + k);
+  for (; k < rank; ++k) ReduceSome<1>(x, a + k * width, width, low + k);
+}
+
+template <class T>
+ARGOSY_INLINE void LowRankExpandRows(const float* low, const float* a, int64_t rank, int64_t width, T* y) {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    Floats sum = {}, row;
+    for (int64_t k = 0; k < rank; ++k) {
+      LoadLanes(row, a + k * width + i);
+      sum += low[k] * row;
+    }
+    LoadLanes(row, y + i);
+    StoreLanes(y + i, row + sum);
+  }
+  for (; i < width; ++i) {
+    float sum = 0;
+    for (int64_t k = 0; k < rank; ++k) sum += low[k] * a[k * width + i];
+    Store(y[i], Load(y[i]) + sum);
+  }
+}
+
+template <int Ranks, class T>
+ARGOSY_INLINE void OuterSome(const T* x, const float* low, int64_t rows, int64_t rank, int64_t width, int64_t begin, int64_t end, float* grad) {
+  int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) {
+    Floats sums[Ranks] = {}, values;
+    for (int64_t t = 0; t < rows; ++t) {
+      LoadLanes(values, x + t * width + i);
+      for (int k = 0; k < Ranks; ++k) sums[k] += low[t * rank + k] * values;
+    }
+    for (int k = 0; k < Ranks; ++k) {
+      LoadLanes(values, grad + k * width + i);
+      StoreLanes(grad + k * width + i, values + sums[k]);
+    }
+  }
+  for (; i < end; ++i) {
+    for (int k = 0; k < Ranks; ++k) {
+      float sum = 0;
+      for (int64_t t = 0; t < rows; ++t) sum += low[t * rank + k] * Load(x[t * width + i]);
+      grad[k * width + i] += sum;
+    }
+  }
+}
+template <class T>
+ARGOSY_INLINE void LowRankOuterRows(const T* x, const float* low, int64_t rows, int64_t rank, int64_t width, int64_t begin, int64_t end, float* grad) {
+  int64_t k = 0;
+  for (; k + kRanks <= rank; k += kRanks) OuterSome<kRanks>(x, low + k, rows, rank, width, begin, end, grad + k * width);
+  for (; k < rank; ++k) OuterSome<1>(x, low + k, rows, rank, width, begin, end, grad + k * width);
+}
+
 // Blocks of 8 elements, kLanes blocks at a time: every round is one pass over the lanes.
 ARGOSY_INLINE void DropoutOfTokenRows(uint32_t threshold, float scale, const DropoutKey& key, int64_t width, float* x) {
-  constexpr int64_t kLanes = 16, kElements = 8;
+  constexpr int64_t kElements = 8;
   for (int64_t begin = 0; begin < width; begin += kLanes * kElements) {
     uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
     for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -256,6 +354,11 @@ ARGOSY_INLINE double CrossEntropyRows(T* logits, int64_t vocabulary, int64_t tar
                 (x, x_stride, cos, sin, heads, head_dim, direction, y, y_stride))                                                            \
   ARGOSY_KERNEL(void, SwiGlu, (const T* gate, const T* up, int64_t n, T* out), (gate, up, n, out))                                           \
   ARGOSY_KERNEL(void, SwiGluBackward, (T * gate, T * up, const T* grad_out, int64_t n, T* out), (gate, up, grad_out, n, out))                \
+  ARGOSY_KERNEL(void, LowRankReduce, (const T* x, const float* a, int64_t rank, int64_t width, float* low), (x, a, rank, width, low))        \
+  ARGOSY_KERNEL(void, LowRankExpand, (const float* low, const float* a, int64_t rank, int64_t width, T* y), (low, a, rank, width, y))        \
+  ARGOSY_KERNEL(void, LowRankOuter,                                                                                                          \
+                (const T* x, const float* low, int64_t rows, int64_t rank, int64_t width, int64_t begin, int64_t end, float* grad),          \
+                (x, low, rows, rank, width, begin, end, grad))                                                                               \
   ARGOSY_KERNEL(double, CrossEntropy, (T * logits, int64_t vocabulary, int64_t target, float scale), (logits, vocabulary, target, scale))
 ARGOSY_BOTH(float)
 ARGOSY_BOTH(Bf16)

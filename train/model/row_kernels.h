@@ -45,6 +45,15 @@ void SoftmaxBackward(float* scores, int64_t n, int64_t begin, int64_t end, float
 double CrossEntropy(float* logits, int64_t vocabulary, int64_t target, float scale);
 double CrossEntropy(Bf16* logits, int64_t vocabulary, int64_t target, float scale);
 
+// The three products of a low-rank adapter, whose matrices are `rank` rows of `width` numbers. Of one token: low[k] = x . a[k], and y += low a.
+void LowRankReduce(const float* x, const float* a, int64_t rank, int64_t width, float* low);
+void LowRankReduce(const Bf16* x, const float* a, int64_t rank, int64_t width, float* low);
+void LowRankExpand(const float* low, const float* a, int64_t rank, int64_t width, float* y);
+void LowRankExpand(const float* low, const float* a, int64_t rank, int64_t width, Bf16* y);
+// Of `rows` tokens, in the columns [begin, end): grad[k] += sum over t of low[t * rank + k] * x[t].
+void LowRankOuter(const float* x, const float* low, int64_t rows, int64_t rank, int64_t width, int64_t begin, int64_t end, float* grad);
+void LowRankOuter(const Bf16* x, const float* low, int64_t rows, int64_t rank, int64_t width, int64_t begin, int64_t end, float* grad);
+
 // One token's inverted dropout: each of x's elements becomes 0 with probability `share` (of 65,536ths), the others are divided by the probability to
 // stay. The numbers are those of Philox4x32-10 (Salmon et al. 2011), 16 bits an element, for this key and the element's place.
 struct DropoutKey {

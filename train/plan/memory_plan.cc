@@ -44,8 +44,8 @@ int64_t LayerTape(const ModelConfig& config, int64_t tokens, int64_t size, Recom
 // weights on its way to their gradients.
 int64_t LayerBackward(const ModelConfig& config, const PlanOptions& options, int64_t size) {
   const int64_t tokens = options.rows * options.ctx_len;
-  // Beside adapters weights have no gradients; an adapter's product has some tokens' input and output in fp32, and their gradients.
-  const int64_t weights = options.lora ? 2 * std::min(tokens, kAdapterRows) * (config.hidden_size + config.intermediate_size) * 4
+  // Beside adapters weights have no gradients; with dropout some tokens' dropped inputs are there in fp32.
+  const int64_t weights = options.lora ? (options.lora->dropout > 0 ? std::min(tokens, kAdapterRows) * config.intermediate_size * 4 : 0)
                                        : config.hidden_size * std::min(kProductRows, config.intermediate_size) * size;
   // Attention is computed in fp32: three blocks of scores, queries, keys, values and their gradients.
   const int64_t attention = 3 * options.rows * config.num_attention_heads * std::min(kQueriesOfBlock, options.ctx_len) * options.ctx_len * 4 +
