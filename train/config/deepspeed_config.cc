@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <initializer_list>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "nlohmann/json.hpp"
+#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "train/config/deepspeed_file.h"
 #include "train/config/deepspeed_keys.h"
@@ -580,6 +584,17 @@ std::string SettingsReport::ToText() const {
   for (const std::string& warning : warnings) text += fmt::format("warning: {}\n", warning);
   for (const std::string& error : errors) text += fmt::format("error: {}\n", error);
   return text;
+}
+
+absl::StatusOr<std::string> ReadDeepSpeedText(const std::string& path_or_base64) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path_or_base64, error)) return ReadFile(path_or_base64);
+  std::string text;
+  const bool decoded = absl::WebSafeBase64Unescape(path_or_base64, &text) || absl::Base64Unescape(path_or_base64, &text);
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (decoded && begin != std::string::npos && text[begin] == '{') return text;
+  const std::string shown = path_or_base64.size() > 80 ? path_or_base64.substr(0, 77) + "..." : path_or_base64;
+  return NotFound("{} is no file, and no DeepSpeed file in base64 either", shown);
 }
 
 SettingsReport ValidateDeepSpeedConfig(std::string_view json_text, const SettingsContext& context) {

@@ -53,9 +53,14 @@ std::string Suggestion(std::string_view path) {
   return best;
 }
 
+// The source's byte that the parser's count of bytes stands for; it points behind the character that was wrong.
+size_t PlaceOf(const PlainJson& plain, size_t byte) {
+  return byte == 0 ? 0 : plain.places[std::min(byte - 1, plain.places.size() - 1)] + 1;
+}
+
 // Parses with duplicate keys and broken syntax reported where they are.
 json ParseFile(std::string_view text, std::vector<std::string>& errors) {
-  const std::string plain = PlainJson(text);
+  const PlainJson plain = JsonFromHjson(text);
   std::vector<std::set<std::string>> keys;
   auto callback = [&](int, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
@@ -67,11 +72,11 @@ json ParseFile(std::string_view text, std::vector<std::string>& errors) {
   };
   json file;
   try {
-    file = json::parse(plain, callback);
+    file = json::parse(plain.text, callback);
   } catch (const json::parse_error& error) {
     std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
     size_t detail = what.find("syntax error");
-    errors.push_back(fmt::format("it is not valid JSON at {}: {}", PlaceInText(plain, error.byte),
+    errors.push_back(fmt::format("it is not valid JSON at {}: {}", PlaceInText(text, PlaceOf(plain, error.byte)),
                                  detail == std::string::npos ? what : what.substr(detail)));
     return json::object();
   } catch (const json::exception& error) {   // "[json.exception.out_of_range.406] number overflow parsing '1e999'"

@@ -21,7 +21,7 @@ struct DeepSpeedFile {
 
 bool IsAutoText(const nlohmann::json& value);
 
-// `text` may have comments (//, #, /* */) and trailing commas; empty = no file. Never fails: what is wrong is in `errors`.
+// `text` is Hjson, of which JSON is a part; empty = no file. Never fails: what is wrong is in `errors`.
 DeepSpeedFile ReadDeepSpeedFile(std::string_view text);
 
 }  // namespace argosy::train

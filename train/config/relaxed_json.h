@@ -2,12 +2,18 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace argosy::train {
 
-// JSON with comments (//, #, /* */) and trailing commas, as people write in configs, made plain: both become spaces, so that every
-// other character keeps its place and an error's line and column are those of the text.
-std::string PlainJson(std::string_view text);
+// Hjson (https://hjson.github.io/syntax.html), which DeepSpeed reads its files with, as JSON: comments (//, #, /* */), commas that are too many or
+// missing, keys and texts without quotation marks, texts in single or in three of them, a file without outer braces.
+struct PlainJson {
+  std::string text;
+  std::vector<size_t> places;   // where in the source each character of `text` stands, and the end
+};
+// What is not Hjson either becomes something that is not JSON, wrong at the same place.
+PlainJson JsonFromHjson(std::string_view text);
 
 // "line 3, column 14" of a byte of the text.
 std::string PlaceInText(std::string_view text, size_t byte);

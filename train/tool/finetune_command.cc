@@ -52,7 +52,7 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--test-path", o.test_path, "Held-out rows, evaluated after each epoch; ./data/test.jsonl where neither path is given and it is there");
   finetune->add_option("--token-cache", o.token_cache, "Folder that keeps the rows as tokens: for files larger than memory, and the next run");
   finetune->add_option("--special-token-path", o.special_token_path, "tokens.json: tokens to add to the tokenizer");
-  finetune->add_option("--ds-config", o.ds_config_path, "DeepSpeed JSON (-dc)");
+  finetune->add_option("--ds-config", o.ds_config_path, "DeepSpeed JSON: a file, or its text in base64 (-dc)");
   finetune->add_option("--num-devices", o.scaling.num_workers, "Ranks, one a GPU (-nd)")->capture_default_str();
   finetune->add_option("--batch-size-per-device", s.micro_batch_size, "Rows of one rank and micro-batch (-bs)");
   finetune->add_option("--eval-batch-size-per-device", o.eval_batch_size, "Rows of one rank when evaluating (-ebs)");

@@ -1,7 +1,6 @@
 #include <cstdio>
 #include <memory>
 
-#include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "train/config/deepspeed_config.h"
 #include "train/config/model_config.h"
@@ -17,11 +16,11 @@ void AddValidateCommand(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* validate = app.add_subcommand("validate-config", "Print what a DeepSpeed JSON means here, and what is wrong with it");
   validate->option_defaults()->ignore_underscore();
-  validate->add_option("--ds-config,ds-config", flags->ds_config, "DeepSpeed JSON")->required();
+  validate->add_option("--ds-config,ds-config", flags->ds_config, "DeepSpeed JSON: a file, or its text in base64")->required();
   validate->add_option("--num-devices", flags->world_size, "Ranks of the run")->capture_default_str();
   validate->add_option("--model-name", flags->model, "Folder of the model: resolves sizes that are \"auto\"");
   validate->callback([flags] {
-    absl::StatusOr<std::string> json = ReadFile(flags->ds_config);
+    absl::StatusOr<std::string> json = ReadDeepSpeedText(flags->ds_config);
     MustSucceed(json.status());
     SettingsContext context{.world_size = flags->world_size};
     if (!flags->model.empty()) {

@@ -140,7 +140,7 @@ class Run {
                             .flags = options_.flags};
     std::string ds_json;
     if (!options_.ds_config_path.empty()) {
-      ARGOSY_ASSIGN_OR_RETURN(ds_json, ReadFile(options_.ds_config_path));
+      ARGOSY_ASSIGN_OR_RETURN(ds_json, ReadDeepSpeedText(options_.ds_config_path));
     }
     ARGOSY_ASSIGN_OR_RETURN(SettingsReport report, ResolveSettings(ds_json, context));
     settings_ = report.settings;
@@ -893,7 +893,7 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
   ARGOSY_RETURN_IF_ERROR(NeedFile("--train-path", options.train_path));
   if (!options.test_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--test-path", options.test_path));
   if (!options.special_token_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--special-token-path", options.special_token_path));
-  if (!options.ds_config_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--ds-config", options.ds_config_path));
+  if (!options.ds_config_path.empty()) ARGOSY_RETURN_IF_ERROR(Annotate(ReadDeepSpeedText(options.ds_config_path).status(), "--ds-config"));
   if (!options.lora_config_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--lora-config", options.lora_config_path));
   if (!options.lora_config_path.empty() && !options.adapter_directory.empty()) {
     return InvalidArgument("--lora-config and --adapter: an adapter has its own {}", kAdapterConfigName);

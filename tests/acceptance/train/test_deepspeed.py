@@ -1,12 +1,16 @@
 """DeepSpeed files as the recipes have them."""
 
+import base64
 import json
 import re
+import subprocess
 
 import pytest
 import torch
 
 import reference
+from argosy_cluster import argosy_binary
+from training_cluster import verb
 
 ZERO_7B_13B = {
     "stage": 3, "offload_optimizer": {"device": "none"}, "offload_param": {"device": "none"}, "overlap_comm": True, "contiguous_gradients": True,
@@ -61,6 +65,21 @@ def test_values_of_the_file_are_used_and_flags_win(cluster, tmp_path, sums):
         optimizer.zero_grad()
         losses.append(loss.item())
     assert reference.relative(run.losses, losses) <= 1e-5
+
+
+def test_hjson_and_base64_are_the_same_file(tmp_path):
+    """DeepSpeed reads its files with hjson, and takes the text itself in base64 where no such file is."""
+    path = write(tmp_path, dict(DS_7B_13B, optimizer={"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}}))
+    plain = verb("validate-config", path, "--num-devices", 4).stdout
+    text = re.sub(r'"(\w+)":', r"\1:", path.read_text()).replace(",\n", "\n")
+    assert text.startswith("{") and '"stage"' not in text
+    (tmp_path / "ds.hjson").write_text("# as people write it\n" + text)
+    assert verb("validate-config", tmp_path / "ds.hjson", "--num-devices", 4).stdout == plain
+    for encode in (base64.urlsafe_b64encode, base64.b64encode):
+        assert verb("validate-config", "--ds-config", encode(path.read_bytes()).decode(), "--num-devices", 4).stdout == plain
+    for wrong in ("no/such/file.json", base64.b64encode(b"[1]").decode()):
+        result = subprocess.run([argosy_binary(), "validate-config", wrong], capture_output=True, text=True, timeout=60)
+        assert result.returncode == 1 and wrong in result.stderr and "is no file" in result.stderr and "base64" in result.stderr
 
 
 def test_batch_sizes_that_do_not_multiply_out_are_refused_before_an_actor_starts(cluster, tmp_path, sums):

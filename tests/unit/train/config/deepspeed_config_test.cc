@@ -278,7 +278,8 @@ TEST_CASE("DeepSpeed: an unknown key gets a suggestion") {
 TEST_CASE("DeepSpeed: comments and trailing commas are accepted, broken JSON says where, all errors come at once") {
   CHECK(Good("{\n // batch\n \"train_batch_size\": 8, # rows\n /* two\n lines */ \"gradient_clipping\": 5,\n}").gradient_clipping == 5);
   CHECK(Good("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"betas\": [0.9, 0.95,],}}, }").adam_beta2 == 0.95);
-  CHECK(Has(Errors("{\n  \"train_batch_size\": 8\n  \"steps_per_print\": 5\n}"), "line 3"));
+  CHECK(Has(Errors("{\n  \"train_batch_size\": 8,\n  \"steps_per_print\" 5\n}"), "line 3"));
+  CHECK(Has(Errors("{\n  # rows\n  a: [1,\n   {]\n}"), "line 4"));
   CHECK(Has(Errors("[1]"), "object"));
   CHECK(Has(Errors(R"({"gradient_clipping": 1e999})"), "1e999"));
   CHECK(Has(Errors(R"({"train_batch_size": 8, "train_batch_size": 9})"), "given twice"));
