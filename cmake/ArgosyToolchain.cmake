@@ -26,6 +26,15 @@ if(ARGOSY_SANITIZE)
   add_link_options(-fsanitize=${ARGOSY_SANITIZE})
 endif()
 
+# Everything is instrumented, or the fuzzer sees nothing of what it makes happen.
+if(ARGOSY_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "ARGOSY_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++-16 (the compiler is ${CMAKE_CXX_COMPILER_ID})")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -g1)
+  add_link_options(-fsanitize=address,undefined)
+endif()
+
 # Every executable and shared library lands in bin/ and lib/, so that `argosy` finds `argosy-finetune` beside itself.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)

@@ -3,7 +3,8 @@
 //
 //   fuzz_corpus_test [--mutations N] [TARGET [FILE]]
 //
-// With clang, -DARGOSY_FUZZ=ON builds fuzz_TARGET for libFuzzer instead, on the same corpus: fuzz_jinja tests/fuzz/corpus/jinja.
+// With clang, the preset "fuzz" builds fuzz_TARGET for libFuzzer, on the same corpus: fuzz_jinja NEW_FOLDER tests/fuzz/corpus/jinja. What that finds is
+// kept in the corpus.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1650,6 +1650,10 @@ class Interpreter {
 }  // namespace
 
 absl::StatusOr<JinjaTemplate> JinjaTemplate::Parse(std::string_view source) {
+  if (!unicode::IsValid(source)) {
+    const auto same = std::mismatch(source.begin(), source.end(), unicode::ToValid(source).begin()).first;
+    return InvalidArgument("the template is not UTF-8 at byte {}", same - source.begin());
+  }
   try {
     return JinjaTemplate(TemplateParser(source).Parse());
   } catch (const Failed& failed) {

@@ -88,6 +88,8 @@ TEST_CASE("Jinja: what is not known, and what goes wrong, is named with its line
   CHECK(ErrorOf("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").find("nested too deep") != std::string::npos);
   CHECK(ErrorOf("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}").find("nested more than") != std::string::npos);
   CHECK(ErrorOf("{{ 1 // 0 }}").find("division by zero") != std::string::npos);
+  const absl::Status bytes = JinjaTemplate::Parse("{{ 'a\xc3' }}").status();
+  CHECK(Message(bytes).find("not UTF-8 at byte 5") != std::string::npos);
 }
 
 constexpr std::string_view kChatMl =
