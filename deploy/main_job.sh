@@ -21,7 +21,7 @@ argosy job submit -- argosy finetune \
   --special-token-path "$folder/data/tokens.json" --answer-marker '<START_A>' \
   --num-devices 3 --device cpu --threads 1 --trainer-resources '{"large_cpu_mem": 0.01}' \
   --zero-stage 3 --mx no --ctx-len 48 --batch-size-per-device 8 --num-epochs 20 \
-  --lr 5e-3 --lr-scheduler cosine --warmup-steps 20 --weight-decay 0.01 \
+  --lr 3e-3 --lr-scheduler cosine --warmup-steps 20 --weight-decay 0.01 \
   --num-checkpoints-to-keep 2 --exact-rows 500 --max-new-tokens 8 --metrics-path "$folder/metrics.jsonl"
 
 read -r exact of < <(sed -n 's/.*"exact":\([0-9]*\),"exact_of":\([0-9]*\).*/\1 \2/p' "$folder/metrics.jsonl")

@@ -33,6 +33,16 @@ using argosy::bench::MeasureRate;
 using argosy::bench::Row;
 
 constexpr int kBatch = 1000;
+constexpr size_t kLarge = size_t{100} << 20;
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
 
 int SmallValue() { return 0; }
 
@@ -56,6 +66,13 @@ class Server {
  public:
   int Value() { return 0; }
   Process Self() { return {::getpid(), ::getppid()}; }
+  double SecondsOfPut() {
+    std::vector<char> bytes(kLarge, 1);
+    argosy::Array<char> array(bytes.data(), bytes.size(), nullptr);
+    auto begin = std::chrono::steady_clock::now();
+    Put(array);
+    return SecondsSince(begin);
+  }
 };
 
 // Its calls are coroutines.
@@ -142,19 +159,50 @@ void Objects(Bench& bench) {
   bench.Rate("single client put calls", kBatch, [] {
     for (int i = 0; i < kBatch; ++i) Put(0);
   });
-  if (bench.Wants("single client put gigabytes")) {
+  if (bench.WantsAny({"single client put gigabytes", "put gigabytes into fresh pages", "put gigabytes through a new mapping"})) {
     argosy::bench::MemoryLimits memory = argosy::bench::MeasureMemory();
     std::printf("two threads of this machine: warm memcpy %.1f GB/s, first touch %.1f GB/s\n", memory.warm_copy, memory.first_touch);
-    std::vector<char> bytes(size_t{100} << 20, 1);
+    std::vector<char> bytes(kLarge, 1);
     argosy::Array<char> array(bytes.data(), bytes.size(), nullptr);
-    bench.Rate("single client put gigabytes", 0.1 * 1.048576, [&] { Put(array); }, memory.warm_copy, "two threads' warm memcpy", "GB/s");
+    if (bench.Wants("put gigabytes into fresh pages")) {
+      std::vector<ObjectRef<argosy::Array<char>>> held;
+      std::vector<double> rates;
+      for (int i = 0; i < 5; ++i) {
+        auto begin = std::chrono::steady_clock::now();
+        held.push_back(Put(array));
+        rates.push_back(kLarge / 1e9 / SecondsSince(begin));
+      }
+      bench.Add({.name = "put gigabytes into fresh pages", .value = Median(rates), .unit = "GB/s", .limit = memory.first_touch,
+                 .limit_name = "two threads' first touch"});
+    }
+    if (bench.Wants("put gigabytes through a new mapping")) {
+      std::vector<double> rates;
+      for (int i = 0; i < 5; ++i) {
+        Actor<Server> fresh = StartServer();   // its process has written nothing into the store
+        rates.push_back(kLarge / 1e9 / Get(fresh.Call<&Server::SecondsOfPut>()));
+        Kill(fresh);
+      }
+      bench.Add({.name = "put gigabytes through a new mapping", .value = Median(rates), .unit = "GB/s", .limit = memory.warm_copy,
+                 .limit_name = "two threads' warm memcpy"});
+    }
+    bench.Rate("single client put gigabytes", kLarge / 1e9, [&] { Put(array); }, memory.warm_copy, "two threads' warm memcpy", "GB/s");
   }
-  if (bench.Wants("single client get 100 MiB (microseconds)")) {
-    std::vector<char> bytes(size_t{100} << 20, 1);
+  for (auto [size, readable] : {std::pair(size_t{100'000}, "100 KB"), {size_t{100} << 20, "100 MiB"}, {size_t{1} << 30, "1 GiB"}}) {
+    const std::string again = std::string("single client get ") + readable + " that is held (microseconds)";
+    const std::string first = std::string("single client get ") + readable + " (microseconds)";
+    if (!bench.WantsAny({again.c_str(), first.c_str()})) continue;
+    std::vector<char> bytes(size, 1);
     ObjectRef<argosy::Array<char>> large = Put(argosy::Array<char>(bytes.data(), bytes.size(), nullptr));
-    Get(large);
-    argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] { Get(large); }, 1000);
-    bench.Add({.name = "single client get 100 MiB (microseconds)", .value = latency.p50_us, .unit = "us"});
+    if (bench.Wants(first)) {   // nothing else holds what it gets
+      argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] { Get(large); }, 1000);
+      double round_trip = 1e6 / bench.ping_pong();
+      bench.Add({.name = first, .value = latency.p50_us, .unit = "us", .limit = round_trip, .limit_name = "ping-pong"});
+    }
+    if (bench.Wants(again)) {
+      argosy::Array<char> held = Get(large);
+      argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] { Get(large); }, 1000);
+      bench.Add({.name = again, .value = latency.p50_us, .unit = "us"});
+    }
   }
   if (bench.Wants("single client get object containing 10k refs")) {
     ObjectRef<std::vector<ObjectRef<int>>> many = Task<ManyRefs>().Submit(10'000);
@@ -183,7 +231,7 @@ void Tasks(Bench& bench) {
   if (bench.Wants("10,000 no-op tasks (seconds)")) {
     auto begin = std::chrono::steady_clock::now();
     SubmitBatch(10'000);
-    bench.Add({.name = "10,000 no-op tasks (seconds)", .value = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), .unit = "s"});
+    bench.Add({.name = "10,000 no-op tasks (seconds)", .value = SecondsSince(begin), .unit = "s"});
   }
   bench.Latency("task latency", [] { Get(Task<SmallValue>().Submit()); });
   if (bench.Wants("multi client tasks async")) {
@@ -247,6 +295,14 @@ void Actors(Bench& bench) {
   if (bench.Wants("actor create and first call")) {
     bench.Rate("actor create and first call", 1, [] { Kill(StartServer()); });
   }
+  if (bench.Wants("worker process start to first call")) {
+    // Variables of its own: no worker that was started ahead fits.
+    int number = 0;
+    argosy::bench::Latency latency = argosy::bench::MeasureLatency([&] {
+      Kill(StartServer({.env_vars = {{"NUMBER", std::to_string(number++)}}}));
+    }, 20);
+    bench.Add({.name = "worker process start to first call", .value = latency.p50_us / 1000, .unit = "ms"});
+  }
 }
 
 // Takes half a minute and a thousand processes: runs only when --only names it.
@@ -268,7 +324,7 @@ void IdleActors(Bench& bench, int count) {
       pids.push_back(self.pid);
       node = self.parent;
     }
-    rates.push_back(kStep / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    rates.push_back(kStep / SecondsSince(begin));
   }
   bench.Add({.name = "1,000 idle actors: first hundred created", .value = rates.front(), .unit = "/s"});
   bench.Add({.name = "1,000 idle actors: last hundred created", .value = rates.back(), .unit = "/s"});
@@ -278,7 +334,7 @@ void IdleActors(Bench& bench, int count) {
   auto begin = std::chrono::steady_clock::now();
   double before = argosy::bench::CpuSeconds(pids);
   std::this_thread::sleep_for(std::chrono::seconds(10));
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  double seconds = SecondsSince(begin);
   bench.Add({.name = "1,000 idle actors: they and their node", .value = 100 * (argosy::bench::CpuSeconds(pids) - before) / seconds, .unit = "% CPU"});
   for (Actor<Server>& server : servers) Kill(server);
 }

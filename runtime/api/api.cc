@@ -376,6 +376,16 @@ void Exit() {
 
 // ---- groups -----------------------------------------------------------------------------------------------------------------
 
+namespace internal {
+
+struct GroupRequest : worker::Core::NodeCall<wire::GroupInfo> {
+  void ThrowIfRefused() const {
+    if (done.load(std::memory_order_acquire) && !reply.ok()) Throw(reply.status());
+  }
+};
+
+}  // namespace internal
+
 PlacementGroup CreatePlacementGroup(const PlacementGroupOptions& options) {
   if (options.bundles.empty()) throw RuntimeError("a placement group needs at least one bundle");
   wire::CreateGroup message;
@@ -384,20 +394,35 @@ PlacementGroup CreatePlacementGroup(const PlacementGroupOptions& options) {
   message.strategy = static_cast<wire::GroupStrategy>(options.strategy);
   for (const Bundle& bundle : options.bundles) message.bundles.push_back({bundle.resources, bundle.label_selector});
   message.detached = options.detached;
-  return PlacementGroup(internal::OrThrow(CurrentCore()->CallNode(message)).group);
+  PlacementGroup group(message.group);
+  auto request = std::make_shared<internal::GroupRequest>();
+  CurrentCore()->StartNodeCall(std::move(message), request);
+  group.request_ = std::move(request);
+  // Others find these without their creator.
+  if (options.detached || !options.name.empty()) group.id();
+  return group;
+}
+
+GroupId PlacementGroup::id() const {
+  if (request_) {
+    CurrentCore()->AwaitNodeCall(*request_);
+    request_->ThrowIfRefused();
+  }
+  return id_;
 }
 
 void Remove(const PlacementGroup& group) {
   wire::RemoveGroup message;
-  message.group = group.id();
+  message.group = group.id_;
   internal::OrThrow(CurrentCore()->CallNode(message));
 }
 
 namespace {
 
 // Asks in turns that the head can hold, until the group is created or the time is over.
-wire::GroupInfo WaitGroup(GroupId group, absl::Time deadline) {
+wire::GroupInfo WaitGroup(GroupId group, const internal::GroupRequest* request, absl::Time deadline) {
   for (;;) {
+    if (request != nullptr) request->ThrowIfRefused();
     wire::WaitGroup message;
     message.group = group;
     message.wait_seconds = std::clamp(absl::ToDoubleSeconds(deadline - absl::Now()), 0.0, 10.0);
@@ -410,16 +435,16 @@ wire::GroupInfo WaitGroup(GroupId group, absl::Time deadline) {
 }  // namespace
 
 bool PlacementGroup::Wait(Timeout timeout) const {
-  return WaitGroup(id_, internal::DeadlineOf(timeout)).state == wire::GroupInfo::kCreated;
+  return WaitGroup(id_, request_.get(), internal::DeadlineOf(timeout)).state == wire::GroupInfo::kCreated;
 }
 
 void PlacementGroup::Ready(Timeout timeout) const {
-  wire::GroupInfo info = WaitGroup(id_, internal::DeadlineOf(timeout));
+  wire::GroupInfo info = WaitGroup(id_, request_.get(), internal::DeadlineOf(timeout));
   if (info.state != wire::GroupInfo::kCreated) throw UnschedulableError(fmt::format("the placement group is pending: {}", info.pending_reason));
 }
 
-std::vector<NodeId> PlacementGroup::BundleNodes() const { return WaitGroup(id_, absl::InfinitePast()).bundle_nodes; }
-std::string PlacementGroup::PendingReason() const { return WaitGroup(id_, absl::InfinitePast()).pending_reason; }
+std::vector<NodeId> PlacementGroup::BundleNodes() const { return WaitGroup(id_, request_.get(), absl::InfinitePast()).bundle_nodes; }
+std::string PlacementGroup::PendingReason() const { return WaitGroup(id_, request_.get(), absl::InfinitePast()).pending_reason; }
 
 // ---- context and cluster ----------------------------------------------------------------------------------------------------
 

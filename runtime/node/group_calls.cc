@@ -15,23 +15,30 @@ absl::Status Removed(GroupId id) { return NotFound("placement group {} was remov
 
 void GroupCalls::Create(const wire::CreateGroup& request, JobId job, Done<wire::GroupInfo> done) {
   const GroupId id = request.group;
-  const bool remembered = !request.detached && groups_.size() < kGroupsMax;
-  cluster_.CreateGroup(request, job, [this, weak = std::weak_ptr<bool>(alive_), id, job, remembered, done](absl::StatusOr<wire::GroupInfo> info) {
-    if (weak.expired()) return;
-    if (info.ok() && remembered) {
-      Group& group = groups_[id];
-      group.job = job;
-      if (info->state == wire::GroupInfo::kCreated) {
-        Watched(id, info);
-      } else if (group.state == Group::kKnown) {
-        group.state = Group::kWatched;
-        cluster_.WaitGroup({id, absl::ToDoubleSeconds(kWatch)}, [this, weak, id](absl::StatusOr<wire::GroupInfo> result) {
-          if (!weak.expired()) Watched(id, result);
-        });
-      }
-    }
+  if (!request.detached) groups_.try_emplace(id, Group{.state = Group::kCreating, .job = job});
+  cluster_.CreateGroup(request, job, [this, weak = std::weak_ptr<bool>(alive_), id, done](absl::StatusOr<wire::GroupInfo> info) {
+    if (!weak.expired()) Created(id, info);
     done(std::move(info));
   });
+}
+
+void GroupCalls::Created(GroupId id, const absl::StatusOr<wire::GroupInfo>& info) {
+  auto at = groups_.find(id);
+  if (at == groups_.end()) return;
+  Group& group = at->second;
+  if (group.state == Group::kRemoved) return info.ok() ? RemoveAtHead(id) : static_cast<void>(groups_.erase(at));
+  if (group.state != Group::kCreating) return;   // the request came twice
+  if (!info.ok()) {
+    std::vector<Waiting> waiting = std::move(group.waiting);
+    groups_.erase(at);
+    return Answer(std::move(waiting), info);
+  }
+  if (info->state == wire::GroupInfo::kCreated) return Watched(id, info);
+  group.state = Group::kWatched;
+  cluster_.WaitGroup({id, absl::ToDoubleSeconds(kWatch)}, [this, weak = std::weak_ptr<bool>(alive_), id](absl::StatusOr<wire::GroupInfo> result) {
+    if (!weak.expired()) Watched(id, result);
+  });
+  for (Waiting& waiting : std::exchange(group.waiting, {})) Wait(waiting.request, std::move(waiting.done));
 }
 
 void GroupCalls::Watched(GroupId id, const absl::StatusOr<wire::GroupInfo>& result) {
@@ -44,7 +51,9 @@ void GroupCalls::Watched(GroupId id, const absl::StatusOr<wire::GroupInfo>& resu
     group.info = *result;
     group.created_at = Clock::Real().Now();
   }
-  for (Done<wire::GroupInfo>& done : std::exchange(group.waiting, {})) done(result);
+  std::vector<Waiting> waiting = std::move(group.waiting);
+  if (groups_.size() > kGroupsMax) groups_.erase(at);
+  Answer(std::move(waiting), result);
 }
 
 void GroupCalls::Wait(const wire::WaitGroup& request, Done<wire::GroupInfo> done) {
@@ -53,8 +62,10 @@ void GroupCalls::Wait(const wire::WaitGroup& request, Done<wire::GroupInfo> done
     Group& group = at->second;
     if (group.state == Group::kRemoved) return done(Removed(request.group));
     if (group.state == Group::kCreated && Clock::Real().Now() - group.created_at < kFresh) return done(group.info);
-    // The watch ends no later than it would wait.
-    if (group.state == Group::kWatched && absl::Seconds(request.wait_seconds) >= kWatch) return group.waiting.push_back(std::move(done));
+    // The head must not hear of it before it hears that the group is to be made; the watch ends no later than it would wait.
+    if (group.state == Group::kCreating || (group.state == Group::kWatched && absl::Seconds(request.wait_seconds) >= kWatch)) {
+      return group.waiting.push_back({request, std::move(done)});
+    }
   }
   cluster_.WaitGroup(request, std::move(done));
 }
@@ -63,27 +74,34 @@ void GroupCalls::Remove(const wire::RemoveGroup& request, Done<wire::Empty> done
   auto at = groups_.find(request.group);
   if (at == groups_.end()) return cluster_.RemoveGroup(request, std::move(done));
   Group& group = at->second;
-  const bool first = std::exchange(group.state, Group::kRemoved) != Group::kRemoved;
+  const Group::State before = std::exchange(group.state, Group::kRemoved);
+  Answer(std::exchange(group.waiting, {}), Removed(request.group));
+  if (before != Group::kRemoved && before != Group::kCreating) RemoveAtHead(request.group);
   done(wire::Empty{});
-  if (!first) return;
-  for (Done<wire::GroupInfo>& waiting : std::exchange(group.waiting, {})) waiting(Removed(request.group));
-  cluster_.RemoveGroup(request, [this, weak = std::weak_ptr<bool>(alive_), id = request.group](absl::StatusOr<wire::Empty> result) {
+}
+
+void GroupCalls::RemoveAtHead(GroupId id) {
+  cluster_.RemoveGroup({id}, [this, weak = std::weak_ptr<bool>(alive_), id](absl::StatusOr<wire::Empty> result) {
     if (!result.ok()) spdlog::warn("placement group {} was not removed, and ends with its job: {}", id.Short(), Message(result.status()));
     if (!weak.expired()) groups_.erase(id);
   });
 }
 
 void GroupCalls::JobGone(JobId job) {
-  std::vector<Done<wire::GroupInfo>> waiting;
+  std::vector<Waiting> waiting;
   for (auto at = groups_.begin(); at != groups_.end();) {
     if (at->second.job != job) {
       ++at;
       continue;
     }
-    for (Done<wire::GroupInfo>& done : at->second.waiting) waiting.push_back(std::move(done));
+    for (Waiting& one : at->second.waiting) waiting.push_back(std::move(one));
     at = groups_.erase(at);
   }
-  for (Done<wire::GroupInfo>& done : waiting) done(absl::CancelledError("its job has ended"));
+  Answer(std::move(waiting), absl::CancelledError("its job has ended"));
+}
+
+void GroupCalls::Answer(std::vector<Waiting> waiting, const absl::StatusOr<wire::GroupInfo>& result) {
+  for (Waiting& one : waiting) one.done(result);
 }
 
 }  // namespace argosy::node

@@ -13,9 +13,9 @@
 
 namespace argosy::node {
 
-// What this node's clients ask about placement groups, answered without a trip to the head where that can be known here: a group that was made here
-// is watched until it is created, so that who waits for it next is answered from here; its end is acknowledged at once, and told to the head until
-// that has heard it. Detached groups, which outlive whoever could clean up after a lost removal, and groups of other nodes go to the head each time.
+// What this node's clients ask about placement groups, answered without a trip to the head where that can be known here: who asks about a group that is
+// being made here waits for the head's answer to that, for clients do not; then it is watched until it is created, so that who waits for it next is
+// answered from here; its end is acknowledged at once, and told to the head until that has heard it. Detached groups, which outlive whoever could clean up after a lost removal, and groups of other nodes go to the head each time.
 //
 // Thread:   the loop's.
 // Lifetime: the cluster client, which drops its callbacks when it ends, is of the same loop.
@@ -33,21 +33,25 @@ class GroupCalls {
   void JobGone(JobId job);
 
  private:
-  // More are not remembered: they go to the head.
+  // Created ones; more are not remembered: they go to the head.
   static constexpr size_t kGroupsMax = 10'000;
   // A created group may lose a node: for so long nobody asks again.
   static constexpr absl::Duration kFresh = absl::Seconds(1);
   static constexpr absl::Duration kWatch = absl::Seconds(10);
 
+  struct Waiting { wire::WaitGroup request; Done<wire::GroupInfo> done; };
   struct Group {
-    enum State { kWatched, kCreated, kKnown, kRemoved } state = kKnown;
+    enum State { kCreating, kWatched, kCreated, kKnown, kRemoved } state = kCreating;
     JobId job;
     wire::GroupInfo info;       // kCreated
     absl::Time created_at;
-    std::vector<Done<wire::GroupInfo>> waiting;   // kWatched
+    std::vector<Waiting> waiting;   // kCreating, kWatched
   };
 
+  void Created(GroupId id, const absl::StatusOr<wire::GroupInfo>& info);
   void Watched(GroupId id, const absl::StatusOr<wire::GroupInfo>& result);
+  void RemoveAtHead(GroupId id);
+  static void Answer(std::vector<Waiting> waiting, const absl::StatusOr<wire::GroupInfo>& result);
 
   ClusterClient& cluster_;
   std::unordered_map<GroupId, Group> groups_;

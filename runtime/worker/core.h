@@ -164,20 +164,30 @@ class Core : public std::enable_shared_from_this<Core> {
   // The same for a ref inside the value of an object, counted when it is first used; until then `leans_on` keeps that object, and so this one.
   CellPtr MakeLeaningHandle(ObjectId object, std::shared_ptr<const wire::WorkerAddress> owner, std::shared_ptr<const void> leans_on);
 
+  // A request to the node daemon whose answer may be awaited later, or not at all.
+  template <class Reply>
+  struct NodeCall { std::atomic<bool> done = false; absl::StatusOr<Reply> reply = absl::UnknownError(""); };
   template <class Message>
-  absl::StatusOr<typename Message::Reply> CallNode(Message message, absl::Time deadline = absl::InfiniteFuture()) {
-    using Reply = typename Message::Reply;
-    struct Slot { std::atomic<bool> done = false; absl::StatusOr<Reply> reply = absl::UnknownError(""); };
-    auto slot = std::make_shared<Slot>();
-    role_.Do([this, slot, message = std::move(message)] {
-      NodeRequest(message, [slot](absl::StatusOr<Reply> reply) {
-        slot->reply = std::move(reply);
-        slot->done.store(true, std::memory_order_release);
+  void StartNodeCall(Message message, std::shared_ptr<NodeCall<typename Message::Reply>> call) {
+    role_.Do([this, call = std::move(call), message = std::move(message)] {
+      NodeRequest(message, [call](absl::StatusOr<typename Message::Reply> reply) {
+        call->reply = std::move(reply);
+        call->done.store(true, std::memory_order_release);
       });
     });
-    bool done = role_.Await([&] { return slot->done.load(std::memory_order_acquire); }, deadline);
-    if (!done) return absl::DeadlineExceededError("the node daemon did not answer in time");
-    return std::move(slot->reply);
+  }
+  // False at the deadline.
+  template <class Reply>
+  bool AwaitNodeCall(const NodeCall<Reply>& call, absl::Time deadline = absl::InfiniteFuture()) {
+    auto done = [&] { return call.done.load(std::memory_order_acquire); };
+    return done() || role_.Await(done, deadline);
+  }
+  template <class Message>
+  absl::StatusOr<typename Message::Reply> CallNode(Message message, absl::Time deadline = absl::InfiniteFuture()) {
+    auto call = std::make_shared<NodeCall<typename Message::Reply>>();
+    StartNodeCall(std::move(message), call);
+    if (!AwaitNodeCall(*call, deadline)) return absl::DeadlineExceededError("the node daemon did not answer in time");
+    return std::move(call->reply);
   }
 
   // A stream from another worker that opened a channel of this name; empty at the deadline.

@@ -1,7 +1,11 @@
 #include "runtime/worker/value.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "runtime/base/status.h"
 
@@ -14,6 +18,27 @@ constexpr size_t kAlignment = 64;
 
 size_t Align(size_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 size_t TableBytes(size_t buffers) { return 16 + 16 * buffers; }
+
+// One thread does not fill the memory's bandwidth, and takes each page fault of a fresh mapping by itself.
+constexpr size_t kCopyPiece = size_t{4} << 20;
+constexpr size_t kCopyThreadsMax = 4;
+
+void Copy(std::byte* to, const std::byte* from, size_t size) {
+  size_t threads = std::min({size / kCopyPiece, kCopyThreadsMax, size_t{std::thread::hardware_concurrency()}});
+  std::vector<std::thread> helpers;
+  size_t copied = 0;   // by helpers, from the front
+  size_t each = threads > 1 ? Align(size / threads) : 0;
+  try {
+    while (helpers.size() + 1 < threads) {
+      helpers.emplace_back([to = to + copied, from = from + copied, each] { std::memcpy(to, from, each); });
+      copied += each;
+    }
+  } catch (const std::system_error&) {
+    // No more threads may be started: this one copies what they would have.
+  }
+  std::memcpy(to + copied, from + copied, size - copied);
+  for (std::thread& helper : helpers) helper.join();
+}
 
 template <class U>
 U ReadAt(std::string_view bytes, size_t at) {
@@ -35,7 +60,7 @@ void PackInto(std::span<std::byte> out, std::string_view body, const std::vector
   ARGOSY_CHECK(out.size() == PackedSize(body, buffers));
   std::byte* begin = out.data();
   auto put = [&](size_t at, const void* data, size_t size) {
-    if (size > 0) std::memcpy(begin + at, data, size);
+    if (size > 0) Copy(begin + at, static_cast<const std::byte*>(data), size);
   };
   uint32_t count = static_cast<uint32_t>(buffers.size());
   put(0, &count, 4);

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
+#include <initializer_list>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -137,6 +139,30 @@ TEST_CASE("Groups: bundles are reserved together, and an actor runs in its bundl
   CHECK_FALSE(never.Wait(100ms));
   CHECK_THROWS_AS(never.Ready(100ms), argosy::UnschedulableError);
   argosy::Remove(never);
+}
+
+TEST_CASE("Groups: one may be used and removed before anyone has waited for it, and the first use says what is wrong with it", "[three]") {
+  for (int i = 0; i < 20; ++i) {
+    argosy::PlacementGroup unawaited = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
+    if (i % 2 == 0) {
+      argosy::Actor<Peer> peer = argosy::Spawn<Peer>({.resources = {{"second", 1}}, .placement_group = unawaited.id(), .bundle_index = 0}, 0);
+      CHECK(argosy::Get(peer.Call<&Peer::Node>(), 60s) == "second");
+    }
+    argosy::Remove(unawaited);
+    CHECK_THROWS_AS(unawaited.Ready(60s), argosy::Error);
+  }
+  argosy::PlacementGroup wrong = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", -1}}}}});
+  for (const std::function<void()>& use : std::initializer_list<std::function<void()>>{
+           [&] { wrong.Ready(60s); }, [&] { wrong.id(); }, [&] { wrong.Wait(0s); }}) {
+    std::string what;
+    try {
+      use();
+    } catch (const argosy::Error& error) {
+      what = error.what();
+    }
+    INFO(what);
+    CHECK(what.find("second") != std::string::npos);
+  }
 }
 
 TEST_CASE("Groups: what a removed group held is free for the next, and nobody waits for a removed one", "[three]") {

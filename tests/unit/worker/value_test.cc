@@ -26,6 +26,19 @@ TEST_CASE("Value: body and buffers come back in place, aligned, whatever their s
   }
 }
 
+TEST_CASE("Value: a buffer that several threads copy arrives whole") {
+  for (size_t size : {(size_t{8} << 20) - 1, size_t{8} << 20, (size_t{17} << 20) + 13}) {
+    std::string bytes(size, '\0');
+    for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 31 + (i >> 12));
+    std::string packed = Pack("the body", {{bytes.data(), bytes.size(), nullptr}});
+    absl::StatusOr<Unpacked> unpacked = Unpack(packed, nullptr);
+    REQUIRE(unpacked.ok());
+    REQUIRE(unpacked->buffers.size() == 1);
+    bool same = std::string_view(static_cast<const char*>(unpacked->buffers[0].data), unpacked->buffers[0].size) == bytes;
+    CHECK(same);
+  }
+}
+
 TEST_CASE("Value: bytes that are cut or lie about their sizes are refused") {
   std::string text(100, 'x');
   std::string packed = Pack("body", {{text.data(), text.size(), nullptr}});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,8 @@
 #include "argosy/options.h"
 
 namespace argosy {
+
+namespace internal { struct GroupRequest; }
 
 struct Bundle {
   Resources resources;
@@ -28,7 +31,8 @@ class PlacementGroup {
   PlacementGroup() = default;
   explicit PlacementGroup(GroupId id) : id_(id) {}
 
-  GroupId id() const { return id_; }
+  // Returns once the head knows the group, as it does already if Ready has returned. Throws RuntimeError with what it has against it.
+  GroupId id() const;
   // False when it is still pending after `timeout`.
   bool Wait(Timeout timeout = {}) const;
   // Throws UnschedulableError, with why it is pending, after `timeout`.
@@ -38,13 +42,18 @@ class PlacementGroup {
   // Why it is pending, in words; empty when it is not.
   std::string PendingReason() const;
 
-  friend bool operator==(const PlacementGroup&, const PlacementGroup&) = default;
+  friend bool operator==(const PlacementGroup& a, const PlacementGroup& b) { return a.id_ == b.id_; }
 
  private:
+  friend PlacementGroup CreatePlacementGroup(const PlacementGroupOptions& options);
+  friend void Remove(const PlacementGroup& group);
+
   GroupId id_;
+  std::shared_ptr<const internal::GroupRequest> request_;   // of one that was created here
 };
 
-// Returns once the request is acknowledged; the bundles may be reserved later.
+// Does not wait for the head, unless the group has a name or is detached: what the head has against the request is then thrown by the first use.
+// The bundles may be reserved later than it is known.
 PlacementGroup CreatePlacementGroup(const PlacementGroupOptions& options);
 // Gives the resources back; what runs in the bundles is killed.
 void Remove(const PlacementGroup& group);
