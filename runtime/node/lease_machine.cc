@@ -79,6 +79,10 @@ bool LeaseMachine::TryGrantHere(const LeaseAsked& request, Context& context) {
   for (const auto& [id, other] : forwarded_) {
     if (BelongsHere(other.parsed)) return false;
   }
+  return GrantHere(request, context);
+}
+
+bool LeaseMachine::GrantHere(const LeaseAsked& request, Context& context) {
   if (pool_.size() >= options_.workers_max) return false;
   absl::StatusOr<scheduler::Granted> granted = Grant(request.new_lease, request.parsed);
   if (!granted.ok()) return false;
@@ -107,8 +111,10 @@ void LeaseMachine::ForwardOrWait(const LeaseAsked& request, Context& context) {
     return;
   }
   if (head_connected_) {
-    forwarded_.emplace(request.request_id, request);
+    LeaseAsked& forwarded = forwarded_.emplace(request.request_id, request).first->second;
+    forwarded.number = next_number_++;
     context.effects.push_back(ForwardRequest{request});
+    forwarded.head_was_asked = true;
     if (BelongsHere(request.parsed)) AskForIdle(request, context);
     return;
   }
@@ -158,6 +164,7 @@ void LeaseMachine::AnswerHeld(Lease& lease, Context& context) {
   switch (lease.source) {
     case Source::kLocal:
       context.effects.push_back(AnswerRequest{lease.local_request, wire::LeaseGrant{lease.id, address, lease.gpu_ids}});
+      AskForWaiting(lease.holder, context);
       break;
     case Source::kHead: {
       LeaseResult result{.request_id = lease.head_request, .lease = lease.id, .granted = true, .worker = address, .gpu_ids = lease.gpu_ids};
@@ -219,6 +226,12 @@ void LeaseMachine::AskForIdle(const LeaseAsked& request, Context& context) {
   }
 }
 
+void LeaseMachine::AskForWaiting(WorkerId holder, Context& context) {
+  for (const auto& [id, other] : forwarded_) {
+    if (other.holder != holder && BelongsHere(other.parsed)) return AskForIdle(other, context);
+  }
+}
+
 void LeaseMachine::On(const LeaseCancelled& event, Context& context) {
   auto waits = std::find_if(waiting_.begin(), waiting_.end(), [&](const LeaseAsked& waiting) { return waiting.request_id == event.request_id; });
   if (waits != waiting_.end()) {
@@ -253,12 +266,7 @@ void LeaseMachine::On(const ForwardAnswered& event, Context& context) {
     // Its holder may be recalled by name.
     if (auto at = leases_.find(event.grant->lease); at != leases_.end()) at->second.holder = asked.holder;
     context.effects.push_back(AnswerRequest{event.request_id, event.grant});
-    for (const auto& [id, other] : forwarded_) {
-      if (other.holder == asked.holder || !BelongsHere(other.parsed)) continue;
-      AskForIdle(other, context);
-      break;
-    }
-    return;
+    return AskForWaiting(asked.holder, context);
   }
   // The head is away: what fits is granted here, the rest asks again when it is back.
   if (event.grant.status().code() == absl::StatusCode::kUnavailable && context.now < asked.deadline) {
@@ -330,6 +338,7 @@ void LeaseMachine::On(const ContendedSet& event, Context& context) {
     if (!contended_) lease.recalled = false;
     else if (lease.source == Source::kLocal) Recall(lease, context);
   }
+  PumpForwarded(context);
 }
 
 void LeaseMachine::On(const HeadSet& event, Context& context) {
@@ -524,6 +533,7 @@ void LeaseMachine::On(const Tick&, Context& context) {
 }
 
 void LeaseMachine::Pump(Context& context) {
+  PumpForwarded(context);
   if (waiting_.empty()) return;
   std::deque<LeaseAsked> rest;
   // One refusal a shape is enough: the others of it cannot fit either.
@@ -536,6 +546,32 @@ void LeaseMachine::Pump(Context& context) {
   }
   for (LeaseAsked& request : waiting_) rest.push_back(std::move(request));
   waiting_ = std::move(rest);
+}
+
+void LeaseMachine::PumpForwarded(Context& context) {
+  if (contended_ || !head_connected_) return;
+  std::vector<const LeaseAsked*> as_they_came;
+  for (const auto& [id, request] : forwarded_) {
+    if (BelongsHere(request.parsed)) as_they_came.push_back(&request);
+  }
+  std::sort(as_they_came.begin(), as_they_came.end(), [](const LeaseAsked* a, const LeaseAsked* b) { return a->number < b->number; });
+  // A job has the turns that its requests have come for, and gives them to its most urgent ones.
+  std::map<JobId, std::vector<const LeaseAsked*>> of_job;   // the first at the end
+  for (auto at = as_they_came.rbegin(); at != as_they_came.rend(); ++at) of_job[(*at)->job].push_back(*at);
+  for (auto& [job, requests] : of_job) {
+    std::stable_sort(requests.begin(), requests.end(), [](const LeaseAsked* a, const LeaseAsked* b) { return a->parsed.priority < b->parsed.priority; });
+  }
+  // One refusal a shape is enough: the others of it cannot fit either.
+  std::set<scheduler::Shape> refused;
+  std::vector<JobId> turns;
+  for (const LeaseAsked* request : as_they_came) turns.push_back(request->job);
+  for (JobId job : turns) {
+    const LeaseAsked& first = *of_job[job].back();
+    of_job[job].pop_back();
+    scheduler::Shape shape = first.parsed.GetShape();
+    if (!refused.contains(shape) && GrantHere(first, context)) forwarded_.erase(std::string(first.request_id));
+    else refused.insert(std::move(shape));
+  }
 }
 
 absl::StatusOr<std::vector<uint32_t>> LeaseMachine::GrantEntrypoint(LeaseId lease, const scheduler::Demand& demand) {

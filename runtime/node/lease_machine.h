@@ -36,7 +36,8 @@ struct LeaseAsked {
   absl::Time deadline = absl::InfiniteFuture();
   LeaseId new_lease;
   WorkerId new_worker;
-  bool head_was_asked = false;     // the machine's: the head's answer was lost, and may have been a grant
+  bool head_was_asked = false;     // the machine's: the head knows of it, and may have granted it
+  uint64_t number = 0;             // the machine's: as they came
 };
 struct LeaseCancelled { std::string request_id; };
 // How the head answered a forwarded request.
@@ -95,12 +96,14 @@ struct LeaseMachineOptions {
 // Who uses the node's resources and workers.
 //
 // A local request is granted here when it fits now and nothing in it needs the head; else it is forwarded, and the head grants from some
-// node's ledger (HeadGrants). While requests of this node that could run here wait at the head, or the head has marked the node contended,
-// newer ones do not overtake them. Without a head they wait here. Leases are recalled when the head says so, when the node is contended
+// node's ledger (HeadGrants). While requests of this node that could run here wait at the head newer ones do not overtake them, and what becomes free
+// here goes to them at once: the head, which has others to think of, is only told. Unless it has marked the node contended: then others have waited
+// for long enough, and it alone grants. Without a head they wait here. Leases are recalled when the head says so, when the node is contended
 // (those granted here), or when requests wait here.
 //
 //   request --fits--> starting (or an idle worker) --registered--> held --returned, recalled, died--> gone
 //       `--else--> forwarded --granted, refused--> answered
+//                      `--something is free here--> starting
 //
 // Thread:   its owner's.
 // Failure:  events for unknown ids change nothing.
@@ -183,6 +186,8 @@ class LeaseMachine {
   absl::StatusOr<scheduler::Granted> Grant(LeaseId lease, const scheduler::Demand& demand);
   // Grants here or returns false.
   bool TryGrantHere(const LeaseAsked& request, Context& context);
+  // The same for one that comes first: nobody else is asked.
+  bool GrantHere(const LeaseAsked& request, Context& context);
   void ForwardOrWait(const LeaseAsked& request, Context& context);
   // Behind those that asked before, except behind ones of its job with less priority.
   void WaitHere(LeaseAsked request);
@@ -197,9 +202,13 @@ class LeaseMachine {
   void Recall(Lease& lease, Context& context);
   // A request waits that a lease of this node could serve: whoever holds one idle has it back at once.
   void AskForIdle(const LeaseAsked& request, Context& context);
+  // `holder` has one more lease; do others wait for one?
+  void AskForWaiting(WorkerId holder, Context& context);
   void Kill(WorkerId worker, const std::string& reason, Context& context);
   // Grants waiting requests that now fit.
   void Pump(Context& context);
+  // The same for those that wait at the head.
+  void PumpForwarded(Context& context);
   LeaseId LeaseOfWorker(WorkerId worker) const;
 
   LeaseMachineOptions options_;
@@ -209,6 +218,7 @@ class LeaseMachine {
   std::unordered_map<WorkerId, LeaseId> lease_of_worker_;
   std::unordered_map<ActorId, Actor> actors_;
   std::map<std::string, LeaseAsked> forwarded_;             // by request id
+  uint64_t next_number_ = 0;
   std::deque<LeaseAsked> waiting_;                          // only while there is no head
   std::unordered_map<LeaseId, Remote> remote_;              // leases of this node's holders that the head placed
   bool contended_ = false;

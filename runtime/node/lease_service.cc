@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kDeadRememberedMax = 10'000;
 constexpr absl::Duration kReportPeriod = absl::Milliseconds(20);
+constexpr absl::Duration kReportPeriodAwaited = absl::Milliseconds(1);
 constexpr absl::Duration kTick = absl::Milliseconds(250);
 // A worker leaves when its connection to the daemon ends; one that does not is killed after this.
 constexpr absl::Duration kLeaveTime = absl::Seconds(3);
@@ -294,11 +295,17 @@ std::vector<HeldBundle> LeaseService::HeldBundles() const {
 }
 
 void LeaseService::ReportResourcesSoon() {
-  if (report_armed_ || !parts_.head.is_registered()) return;
-  if (machine_.ledger().version() == reported_version_ && machine_.waiting() == reported_waiting_) return;
-  report_armed_ = true;
-  report_timer_.After(kReportPeriod, [this] {
-    report_armed_ = false;
+  if (!parts_.head.is_registered()) return;
+  const bool changed = machine_.ledger().version() != reported_version_;
+  if (!changed && machine_.waiting() == reported_waiting_) return;
+  // What waits at the head for this node's resources would wait a whole period for what was freed.
+  const bool awaited = changed && (machine_.waiting() > 0 || machine_.contended());
+  const absl::Time at = awaited ? reported_at_ + kReportPeriodAwaited : Now() + kReportPeriod;
+  if (report_at_ <= at) return;
+  report_at_ = at;
+  report_timer_.After(std::max(at - Now(), absl::ZeroDuration()), [this] {
+    report_at_ = absl::InfiniteFuture();
+    reported_at_ = Now();
     reported_version_ = machine_.ledger().version();
     reported_waiting_ = machine_.waiting();
     parts_.head.SendNow(Resources());

@@ -108,7 +108,8 @@ class LeaseService {
   uint64_t reported_version_ = 0;
   size_t reported_waiting_ = 0;
   uint64_t update_number_ = 0;
-  bool report_armed_ = false;
+  absl::Time reported_at_ = absl::InfinitePast();
+  absl::Time report_at_ = absl::InfiniteFuture();   // the next; infinite: none is under way
   async::Timer report_timer_;
   async::Timer tick_timer_;
   std::unordered_map<WorkerId, std::unique_ptr<async::Timer>> lost_;        // workers whose connection is gone

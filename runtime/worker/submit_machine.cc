@@ -51,7 +51,8 @@ void SubmitMachine::Fill(ShapeId shape_id, absl::Time now, Effects& effects) {
     if (best.IsNil()) break;
     PushNext(best, now, effects);
   }
-  size_t wanted = std::min<size_t>(shape.waiting.size(), static_cast<size_t>(limits_.requests_max));
+  size_t allowed = static_cast<size_t>(std::max(shape.requests_allowed, limits_.requests_first));
+  size_t wanted = std::min(shape.waiting.size(), allowed);
   if (now >= shape.request_not_before) {
     while (shape.requests.size() < wanted) {
       uint64_t request = next_request_++;
@@ -107,6 +108,7 @@ void SubmitMachine::Granted(uint64_t request, LeaseId id, absl::Time now, Effect
   lease.idle_since = now;
   leases_.emplace(id, std::move(lease));
   shape.leases.push_back(id);
+  shape.requests_allowed = std::min(2 * std::max(shape.requests_allowed, limits_.requests_first), limits_.requests_max);
   Fill(shape_id, now, effects);
 }
 
@@ -288,7 +290,9 @@ absl::Time SubmitMachine::NextTick() const {
 
 void SubmitMachine::ReturnLease(LeaseId id, bool worker_failed, Effects& effects) {
   auto it = leases_.find(id);
-  std::erase(shapes_[it->second.shape].leases, id);
+  ShapeState& shape = shapes_[it->second.shape];
+  std::erase(shape.leases, id);
+  if (shape.leases.empty()) shape.requests_allowed = 0;
   leases_.erase(it);
   effects.returns.push_back({id, worker_failed});
 }

@@ -15,7 +15,9 @@
 namespace argosy::worker {
 
 struct SubmitLimits {
-  int requests_max = 16;                                     // lease requests of one shape that wait at the same time
+  // Lease requests of one shape that wait at the same time: few at first, for where nothing is free each is for nothing; with every grant twice as many.
+  int requests_first = 2;
+  int requests_max = 16;
   int pipeline_max = 128;                                    // tasks pushed to one worker
   absl::Duration pipeline_time = absl::Milliseconds(10);     // how much work may queue at a worker
   absl::Duration idle_max = absl::Milliseconds(50);          // a lease without work is returned after this
@@ -114,6 +116,7 @@ class SubmitMachine {
   struct ShapeState {
     std::deque<TaskId> waiting;        // by priority, then as they came
     std::vector<uint64_t> requests;
+    int requests_allowed = 0;          // 0: none was granted since the shape had a lease last
     std::vector<LeaseId> leases;
     absl::Duration average = absl::InfiniteDuration();
     absl::Time request_not_before = absl::InfinitePast();

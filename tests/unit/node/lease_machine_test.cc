@@ -127,15 +127,61 @@ TEST_CASE("LeaseMachine: what does not fit, or has a constraint, goes to the hea
   REQUIRE(m.machine.waiting() == 4);
 }
 
-TEST_CASE("LeaseMachine: a newer request does not overtake one that waits at the head for this node") {
+TEST_CASE("LeaseMachine: what becomes free goes to those that wait at the head, oldest first, and no newer request overtakes them") {
+  Machine m;
+  m.Step(HeadSet{true});
+  wire::LeaseGrant all = m.Granted(m.Ask("a", {{"CPU", 2}}));
+  m.Step(m.Ask("z first", {{"CPU", 2}}));
+  m.Step(m.Ask("b second"));
+  REQUIRE(m.One<ForwardRequest>().request.request_id == "b second");
+  m.Step(LeaseReturned{all.lease});
+  REQUIRE(m.One<AnswerRequest>().request_id == "z first");
+  REQUIRE(m.One<WithdrawForwarded>().request_id == "z first");
+  wire::LeaseGrant first = *m.One<AnswerRequest>().grant;
+  m.Step(m.Ask("third"));
+  REQUIRE(m.One<ForwardRequest>().request.request_id == "third");
+  m.Step(LeaseReturned{first.lease});
+  REQUIRE(m.Of<AnswerRequest>().size() + m.Of<SpawnWorker>().size() == 2);   // there is an idle worker for one of them
+  REQUIRE(m.Of<WithdrawForwarded>().size() == 2);
+  REQUIRE(m.machine.waiting() == 0);
+  // The head's grant was under way: nobody takes it.
+  m.Step(ForwardAnswered{"third", wire::LeaseGrant{LeaseId::FromNumber(50), {WorkerId::FromNumber(51), NodeId::FromNumber(2), "", "host:1"}, {}}});
+  REQUIRE(m.One<ReturnForwarded>().lease == LeaseId::FromNumber(50));
+}
+
+TEST_CASE("LeaseMachine: what becomes free goes to jobs as their requests came, and to a job's most urgent one first") {
+  Machine m({{"CPU", 1}});
+  m.Step(HeadSet{true});
+  wire::LeaseGrant lease = m.Granted(m.Ask("a"));
+  const JobId other = JobId::FromNumber(2);
+  m.Step(m.Ask("one"));
+  LeaseAsked urgent = m.Ask("two");
+  urgent.parsed.priority = 5;
+  m.Step(urgent);
+  m.Step(m.Ask("theirs", {{"CPU", 1}}, kDriver, other));
+  std::vector<std::string> order;
+  for (int i = 0; i < 3; ++i) {
+    m.Step(LeaseReturned{lease.lease});
+    order.push_back(m.One<WithdrawForwarded>().request_id);
+    if (m.Of<AnswerRequest>().empty()) m.Register(m.One<SpawnWorker>().worker);
+    lease = *m.One<AnswerRequest>().grant;
+  }
+  REQUIRE(order == std::vector<std::string>{"two", "one", "theirs"});
+}
+
+TEST_CASE("LeaseMachine: on a contended node what becomes free waits for the head") {
   Machine m;
   m.Step(HeadSet{true});
   wire::LeaseGrant all = m.Granted(m.Ask("a", {{"CPU", 2}}));
   m.Step(m.Ask("first", {{"CPU", 2}}));
+  m.Step(ContendedSet{true});
   m.Step(LeaseReturned{all.lease});
+  REQUIRE(m.Of<AnswerRequest>().empty());
   m.Step(m.Ask("second"));
   REQUIRE(m.Of<SpawnWorker>().empty());
   REQUIRE(m.One<ForwardRequest>().request.request_id == "second");
+  m.Step(ContendedSet{false});
+  REQUIRE(m.One<AnswerRequest>().request_id == "first");
 }
 
 TEST_CASE("LeaseMachine: a contended node grants only what the head places, and recalls its own leases") {
@@ -278,8 +324,13 @@ TEST_CASE("LeaseMachine: while a request waits, other holders are asked once for
   far.Granted(far.Ask("a"));
   far.Step(far.Ask("gpu", {{"GPU", 1}}, other));
   REQUIRE(far.Of<TellRecalled>().empty());
-  // A grant of the head is asked for too, as long as others wait.
+  // What goes to the next is asked for as well, as long as others wait; a grant of the head too.
   m.Step(LeaseReturned{held.lease});
+  REQUIRE(m.One<TellRecalled>().to == kDriver);
+  held = *m.One<AnswerRequest>().grant;
+  m.Step(ContendedSet{true});
+  m.Step(LeaseReturned{held.lease});
+  m.Step(m.Ask("mine too"));
   GrantLease grant{.request_id = 1, .lease = LeaseId::FromNumber(77), .job = kJob, .holder = other};
   grant.code.id = "code";
   grant.demand.resources = {{"CPU", 1}};

@@ -198,6 +198,25 @@ TEST_CASE("SubmitMachine: a waiting task is cancelled at once, a pushed one is n
   CHECK(lost.failures[0].error.kind == wire::ErrorInfo::kCancelled);
 }
 
+TEST_CASE("SubmitMachine: few leases are asked for at first, and with every grant twice as many, until none is left") {
+  SubmitFixture f;
+  for (uint64_t task = 1; task <= 100; ++task) f.Submit(task);
+  std::vector<SubmitMachine::Request> requests = f.Take().requests;
+  CHECK(requests.size() == 2);
+  size_t outstanding = requests.size();
+  std::vector<size_t> allowed;
+  for (uint64_t lease = 1; lease <= 4; ++lease) {
+    f.machine.Granted(requests.at(lease - 1).request, L(lease), f.now, f.effects);
+    auto effects = f.Take();
+    requests.insert(requests.end(), effects.requests.begin(), effects.requests.end());
+    outstanding += effects.requests.size() - 1;
+    allowed.push_back(outstanding);
+  }
+  CHECK(allowed == std::vector<size_t>{4, 8, 16, 16});
+  for (uint64_t lease = 1; lease <= 4; ++lease) f.machine.WorkerLost(L(lease), Death(), f.now, f.effects);
+  CHECK(f.Take().cancelled_requests.size() == 14);
+}
+
 TEST_CASE("SubmitMachine: what waits goes by priority, then in the order in which it came") {
   SubmitFixture f;
   f.Submit(1);
@@ -206,11 +225,13 @@ TEST_CASE("SubmitMachine: what waits goes by priority, then in the order in whic
   f.Submit(4);
   f.Submit(5, 3, 5);
   CHECK(f.machine.WaitingTask(f.shape) == T(3));
-  auto effects = f.Take();
+  std::vector<SubmitMachine::Request> requests = f.Take().requests;
   std::vector<TaskId> order;
   for (uint64_t lease = 1; lease <= 5; ++lease) {
-    f.machine.Granted(effects.requests.at(lease - 1).request, L(lease), f.now, f.effects);
-    order.push_back(f.Take().pushes.at(0).task);
+    f.machine.Granted(requests.at(lease - 1).request, L(lease), f.now, f.effects);
+    auto effects = f.Take();
+    order.push_back(effects.pushes.at(0).task);
+    requests.insert(requests.end(), effects.requests.begin(), effects.requests.end());
   }
   CHECK(order == std::vector<TaskId>{T(3), T(5), T(1), T(4), T(2)});
   // One that comes back is the first of its priority, not of all.
