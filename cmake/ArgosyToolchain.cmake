@@ -24,8 +24,11 @@ endif()
 if(ARGOSY_SANITIZE)
   add_compile_options(-fsanitize=${ARGOSY_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${ARGOSY_SANITIZE})
-  # Newer versions of Abseil's tables lie differently in memory under the address sanitizer: not as the distribution's library has them.
-  add_compile_definitions(NDEBUG_SANITIZER)
+  # Newer versions of Abseil lay their tables out in another way, and poison what is unused in them, when they see the address sanitizer; the
+  # distribution's library was compiled without.
+  if(ARGOSY_SANITIZE MATCHES "address")
+    add_compile_options(-include ${CMAKE_CURRENT_LIST_DIR}/absl_as_built.h)
+  endif()
   # These three make GCC doubt that a function has an address, and newer versions of Abseil ask that at compile time; the address sanitizer stops at
   # null pointers too.
   if(ARGOSY_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)

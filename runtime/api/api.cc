@@ -426,7 +426,9 @@ wire::GroupInfo WaitGroup(GroupId group, const internal::GroupRequest* request, 
     wire::WaitGroup message;
     message.group = group;
     message.wait_seconds = std::clamp(absl::ToDoubleSeconds(deadline - absl::Now()), 0.0, 10.0);
-    wire::GroupInfo info = internal::OrThrow(CurrentCore()->CallNode(message));
+    absl::StatusOr<wire::GroupInfo> answer = CurrentCore()->CallNode(message);
+    if (!answer.ok() && request != nullptr) request->ThrowIfRefused();   // meanwhile
+    wire::GroupInfo info = internal::OrThrow(std::move(answer));
     if (info.state == wire::GroupInfo::kRemoved) throw RuntimeError("the placement group was removed");
     if (info.state == wire::GroupInfo::kCreated || absl::Now() >= deadline) return info;
   }

@@ -153,14 +153,36 @@ ClusterService::Unary* ClusterService::ListActors(Context* context, const v1::Li
 
 // ---- placement groups ---------------------------------------------------------------------------------------------------------
 
-ClusterService::Unary* ClusterService::CreateGroup(Context* context, const v1::GroupSpec* request, v1::GroupInfo* reply) {
-  return gate_.Unary<v1::GroupInfo>(context, reply, [this, request](rpc::Answer<v1::GroupInfo> answer) {
-    absl::StatusOr<GroupSpec> spec = FromWire(*request);
-    if (!spec.ok()) return answer.Error(spec.status());
-    core_.CreateGroup(std::move(*spec), [answer](absl::StatusOr<GroupView> group) {
-      if (!group.ok()) return answer.Error(group.status());
-      answer.Ok([&](v1::GroupInfo& reply) { ToWire(*group, &reply); });
-    });
+ClusterService::Unary* ClusterService::CreateGroups(Context* context, const v1::CreateGroupsRequest* request, v1::CreateGroupsReply* reply) {
+  return gate_.Unary<v1::CreateGroupsReply>(context, reply, [this, request](rpc::Answer<v1::CreateGroupsReply> answer) {
+    struct Made { std::vector<absl::StatusOr<GroupView>> groups; size_t missing = 0; };
+    auto made = std::make_shared<Made>();
+    made->groups.resize(static_cast<size_t>(request->groups_size()), absl::UnknownError(""));
+    made->missing = made->groups.size() + 1;
+    auto one_is_there = [made, answer] {
+      if (--made->missing > 0) return;
+      answer.Ok([&](v1::CreateGroupsReply& reply) {
+        for (const absl::StatusOr<GroupView>& group : made->groups) {
+          v1::CreateGroupResult* result = reply.add_results();
+          if (group.ok()) {
+            ToWire(*group, result->mutable_group());
+          } else {
+            result->set_error_code(static_cast<int>(group.status().code()));
+            result->set_error(Message(group.status()));
+          }
+        }
+      });
+    };
+    for (size_t i = 0; i < made->groups.size(); ++i) {
+      auto done = [made, one_is_there, i](absl::StatusOr<GroupView> group) {
+        made->groups[i] = std::move(group);
+        one_is_there();
+      };
+      absl::StatusOr<GroupSpec> spec = FromWire(request->groups(static_cast<int>(i)));
+      if (spec.ok()) core_.CreateGroup(std::move(*spec), done);
+      else done(spec.status());
+    }
+    one_is_there();
   });
 }
 

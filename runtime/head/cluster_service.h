@@ -32,7 +32,7 @@ class ClusterService final : public v1::ClusterService::CallbackService {
   Unary* ResolveActor(Context* context, const v1::ResolveActorRequest* request, v1::ActorInfo* reply) override;
   Unary* KillActor(Context* context, const v1::KillActorRequest* request, v1::Empty* reply) override;
   Unary* ListActors(Context* context, const v1::ListActorsRequest* request, v1::ListActorsReply* reply) override;
-  Unary* CreateGroup(Context* context, const v1::GroupSpec* request, v1::GroupInfo* reply) override;
+  Unary* CreateGroups(Context* context, const v1::CreateGroupsRequest* request, v1::CreateGroupsReply* reply) override;
   Unary* WaitGroup(Context* context, const v1::WaitGroupRequest* request, v1::GroupInfo* reply) override;
   Unary* RemoveGroup(Context* context, const v1::RemoveGroupRequest* request, v1::Empty* reply) override;
   Unary* ListGroups(Context* context, const v1::Empty* request, v1::ListGroupsReply* reply) override;

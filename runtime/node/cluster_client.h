@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -56,7 +57,9 @@ class ClusterClient {
   void ResolveActor(const wire::ResolveActor& request, Done<wire::ActorInfo> done);
   void KillActor(const wire::KillActor& request, Done<wire::Empty> done);
   void ListActors(const wire::ListActors& request, Done<wire::ListActorsReply> done);
-  void CreateGroup(const wire::CreateGroup& request, JobId job, Done<wire::GroupInfo> done);
+  // The head makes them in this order.
+  struct GroupCall { wire::CreateGroup group; JobId job; };
+  void CreateGroups(const std::vector<GroupCall>& groups, Done<std::vector<absl::StatusOr<wire::GroupInfo>>> done);
   void WaitGroup(const wire::WaitGroup& request, Done<wire::GroupInfo> done);
   void RemoveGroup(const wire::RemoveGroup& request, Done<wire::Empty> done);
   void KvPut(const wire::KvPut& request, Done<wire::KvPutReply> done);

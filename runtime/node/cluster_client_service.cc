@@ -235,20 +235,33 @@ void ClusterClient::ListActors(const wire::ListActors& wanted, Done<wire::ListAc
       std::move(done));
 }
 
-void ClusterClient::CreateGroup(const wire::CreateGroup& wanted, JobId job, Done<wire::GroupInfo> done) {
-  v1::GroupSpec request;
-  request.set_group_id(IdBytes(wanted.group));
-  request.set_name(wanted.name);
-  request.set_strategy(static_cast<v1::GroupSpec::Strategy>(wanted.strategy));
-  for (const wire::Bundle& bundle : wanted.bundles) {
-    v1::Bundle* out = request.add_bundles();
-    for (const auto& [name, amount] : bundle.resources) (*out->mutable_resources())[name] = amount;
-    for (const auto& [key, value] : bundle.label_selector) (*out->mutable_label_selector())[key] = value;
+void ClusterClient::CreateGroups(const std::vector<GroupCall>& groups, Done<std::vector<absl::StatusOr<wire::GroupInfo>>> done) {
+  v1::CreateGroupsRequest request;
+  for (const GroupCall& call : groups) {
+    v1::GroupSpec* spec = request.add_groups();
+    spec->set_group_id(IdBytes(call.group.group));
+    spec->set_name(call.group.name);
+    spec->set_strategy(static_cast<v1::GroupSpec::Strategy>(call.group.strategy));
+    for (const wire::Bundle& bundle : call.group.bundles) {
+      v1::Bundle* out = spec->add_bundles();
+      for (const auto& [name, amount] : bundle.resources) (*out->mutable_resources())[name] = amount;
+      for (const auto& [key, value] : bundle.label_selector) (*out->mutable_label_selector())[key] = value;
+    }
+    spec->set_job_id(IdBytes(call.job));
+    spec->set_detached(call.group.detached);
   }
-  request.set_job_id(IdBytes(job));
-  request.set_detached(wanted.detached);
-  Call<v1::GroupSpec, v1::GroupInfo, wire::GroupInfo>(ARGOSY_CLUSTER_METHOD(CreateGroup, GroupSpec, GroupInfo), std::move(request), {},
-                                                      [](const v1::GroupInfo& info) { return FromProto(info); }, std::move(done));
+  using Results = std::vector<absl::StatusOr<wire::GroupInfo>>;
+  Call<v1::CreateGroupsRequest, v1::CreateGroupsReply, Results>(
+      ARGOSY_CLUSTER_METHOD(CreateGroups, CreateGroupsRequest, CreateGroupsReply), std::move(request), {},
+      [](const v1::CreateGroupsReply& reply) {
+        Results results;
+        for (const v1::CreateGroupResult& result : reply.results()) {
+          if (result.error_code() == 0) results.emplace_back(FromProto(result.group()));
+          else results.emplace_back(absl::Status(static_cast<absl::StatusCode>(result.error_code()), result.error()));
+        }
+        return results;
+      },
+      std::move(done));
 }
 
 void ClusterClient::WaitGroup(const wire::WaitGroup& wanted, Done<wire::GroupInfo> done) {

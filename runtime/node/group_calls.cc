@@ -14,11 +14,34 @@ absl::Status Removed(GroupId id) { return NotFound("placement group {} was remov
 }  // namespace
 
 void GroupCalls::Create(const wire::CreateGroup& request, JobId job, Done<wire::GroupInfo> done) {
-  const GroupId id = request.group;
-  if (!request.detached) groups_.try_emplace(id, Group{.state = Group::kCreating, .job = job});
-  cluster_.CreateGroup(request, job, [this, weak = std::weak_ptr<bool>(alive_), id, done](absl::StatusOr<wire::GroupInfo> info) {
-    if (!weak.expired()) Created(id, info);
-    done(std::move(info));
+  if (!request.detached) groups_.try_emplace(request.group, Group{.state = Group::kCreating, .job = job});
+  asked_.push_back({request, job, std::move(done)});
+  AskHead();
+}
+
+void GroupCalls::AskHead() {
+  if (head_is_asked_ || asked_.empty()) return;
+  head_is_asked_ = true;
+  std::vector<ClusterClient::GroupCall> calls;
+  auto done = std::make_shared<std::vector<Done<wire::GroupInfo>>>();
+  for (; !asked_.empty() && calls.size() < kGroupsACall; asked_.pop_front()) {
+    calls.push_back({std::move(asked_.front().request), asked_.front().job});
+    done->push_back(std::move(asked_.front().done));
+  }
+  std::vector<GroupId> ids;
+  for (const ClusterClient::GroupCall& call : calls) ids.push_back(call.group.group);
+  using Results = std::vector<absl::StatusOr<wire::GroupInfo>>;
+  cluster_.CreateGroups(calls, [this, weak = std::weak_ptr<bool>(alive_), ids = std::move(ids), done](absl::StatusOr<Results> results) {
+    if (weak.expired()) return;
+    head_is_asked_ = false;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      absl::StatusOr<wire::GroupInfo> info = !results.ok()          ? results.status()
+                                             : i < results->size() ? (*results)[i]
+                                                                   : Internal("the head answered for {} of {} groups", results->size(), ids.size());
+      Created(ids[i], info);
+      (*done)[i](std::move(info));
+    }
+    AskHead();
   });
 }
 

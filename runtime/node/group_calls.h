@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <unordered_map>
@@ -35,6 +36,7 @@ class GroupCalls {
  private:
   // Created ones; more are not remembered: they go to the head.
   static constexpr size_t kGroupsMax = 10'000;
+  static constexpr size_t kGroupsACall = 1'000;
   // A created group may lose a node: for so long nobody asks again.
   static constexpr absl::Duration kFresh = absl::Seconds(1);
   static constexpr absl::Duration kWatch = absl::Seconds(10);
@@ -48,12 +50,18 @@ class GroupCalls {
     std::vector<Waiting> waiting;   // kCreating, kWatched
   };
 
+  // One call at a time, of all that were asked for since the last: the head makes groups in the order in which clients asked.
+  void AskHead();
   void Created(GroupId id, const absl::StatusOr<wire::GroupInfo>& info);
   void Watched(GroupId id, const absl::StatusOr<wire::GroupInfo>& result);
   void RemoveAtHead(GroupId id);
   static void Answer(std::vector<Waiting> waiting, const absl::StatusOr<wire::GroupInfo>& result);
 
+  struct Asked { wire::CreateGroup request; JobId job; Done<wire::GroupInfo> done; };
+
   ClusterClient& cluster_;
+  std::deque<Asked> asked_;
+  bool head_is_asked_ = false;
   std::unordered_map<GroupId, Group> groups_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

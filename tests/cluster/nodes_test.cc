@@ -177,7 +177,7 @@ TEST_CASE("Groups: what a removed group held is free for the next, and nobody wa
   }
   argosy::PlacementGroup first = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
   argosy::PlacementGroup second = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
-  first.Ready(60s);
+  first.Ready(60s);   // the first is served first, though nothing was awaited between them
   CHECK_FALSE(second.Wait(100ms));
   argosy::Remove(first);
   second.Ready(60s);

@@ -309,6 +309,15 @@ void AnswerBundles(TestNode& node, bool commit) {
   node.Send(message);
 }
 
+static v1::GroupInfo Create(TestHead& head, const v1::GroupSpec& spec) {
+  v1::CreateGroupsRequest request;
+  *request.add_groups() = spec;
+  v1::CreateGroupsReply reply = head.Call(head.cluster, &Cluster::CreateGroups, request);
+  REQUIRE(reply.results_size() == 1);
+  CHECK(reply.results(0).error() == "");
+  return reply.results(0).group();
+}
+
 TEST_CASE("Head: a group is reserved in two phases, serves leases inside it, and is returned") {
   TestHead head;
   TestNode a(head, "a", {{"CPU", 2}}), b(head, "b", {{"CPU", 2}});
@@ -319,7 +328,7 @@ TEST_CASE("Head: a group is reserved in two phases, serves leases inside it, and
   spec.set_group_id(Bytes(id));
   spec.set_strategy(v1::GroupSpec::STRICT_SPREAD);
   for (int i = 0; i < 2; ++i) (*spec.add_bundles()->mutable_resources())["CPU"] = 2;
-  CHECK(head.Call(head.cluster, &Cluster::CreateGroup, spec).state() == v1::GroupInfo::PENDING);
+  CHECK(Create(head, spec).state() == v1::GroupInfo::PENDING);
   for (bool commit : {false, true}) {
     AnswerBundles(a, commit);
     AnswerBundles(b, commit);
@@ -359,7 +368,7 @@ TEST_CASE("Head: a group that fits one node is prepared and committed by one mes
   v1::GroupSpec spec;
   spec.set_group_id(Bytes(id));
   for (int i = 0; i < 2; ++i) (*spec.add_bundles()->mutable_resources())["CPU"] = 1;
-  head.Call(head.cluster, &Cluster::CreateGroup, spec);
+  Create(head, spec);
   auto answer = [&](TestNode& node, bool ok) {
     v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
     CHECK(asked.commit());
