@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/codec.h"
 #include "runtime/base/status.h"
@@ -18,6 +19,12 @@ constexpr absl::Duration kStackWait = absl::Seconds(10);
 // What passes through the head of one job's prints, bytes: a burst (where PrintsFlow starts), and a second.
 constexpr double kPrintsBurst = 8 << 20;
 constexpr double kPrintsRate = 4 << 20;
+
+// What was found by a text that is the name of one and the beginning of another's id: the name is meant.
+template <class T, class HasName>
+void NamesFirst(std::vector<T>& found, HasName has_name) {
+  if (std::any_of(found.begin(), found.end(), has_name)) std::erase_if(found, [&](const T& one) { return !has_name(one); });
+}
 
 }  // namespace
 
@@ -176,8 +183,9 @@ absl::StatusOr<NodeId> HeadCore::FindNode(const std::string& name) const {
   for (const NodeTable::Node* node : nodes_.All()) {
     if (!name.empty() && (node->description.name == name || node->description.id.Hex().starts_with(name))) found.push_back(node->description.id);
   }
-  // A name that a lost node had too means the one that lives.
+  // A name that a lost node had too means the one that lives; another's id may begin with the same letters.
   if (found.size() > 1) std::erase_if(found, [this](NodeId id) { return !nodes_.Find(id)->alive; });
+  NamesFirst(found, [&](NodeId id) { return nodes_.Find(id)->description.name == name; });
   if (found.empty()) return NotFound("no node has the id or name {}", name);
   if (found.size() > 1) return InvalidArgument("{} nodes have an id or name that is {}; give more of the id", found.size(), name);
   return found.front();
@@ -204,6 +212,7 @@ absl::StatusOr<HeadCore::LogPlace> HeadCore::FindLog(const LogRequest& request) 
       if (!request.id.empty() && (actor->id.Hex().starts_with(request.id) || actor->name == request.id)) found.push_back(actor);
     }
     if (found.size() > 1) std::erase_if(found, [](const ActorRecord* actor) { return actor->state == ActorState::kDead; });
+    NamesFirst(found, [&](const ActorRecord* actor) { return actor->name == request.id; });
     if (found.empty()) return NotFound("no actor has the id or name {}", request.id);
     if (found.size() > 1) return InvalidArgument("{} actors have an id or name that is {}; give more of the id", found.size(), request.id);
     const ActorRecord& actor = *found.front();

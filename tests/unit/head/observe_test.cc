@@ -238,7 +238,8 @@ TEST_CASE("Head: workers are asked of the nodes, and one that does not answer is
 
 TEST_CASE("Head: a drained node gets nothing, says goodbye, and is lost at once") {
   TestHead head;
-  TestNode first(head, "first", {{"CPU", 1}}, true);
+  // Its id begins with the other's name, which is meant all the same.
+  TestNode first(head, "first", {{"CPU", 1}}, true, *NodeId::FromBytes(std::string(NodeId::kSize, '\xaa')));
   TestNode a(head, "a", {{"CPU", 1}});
   first.Expect(v1::HeadMessage::kRegistered);
   a.Expect(v1::HeadMessage::kRegistered);
