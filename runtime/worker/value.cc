@@ -24,6 +24,10 @@ constexpr size_t kCopyPiece = size_t{4} << 20;
 constexpr size_t kCopyThreadsMax = 4;
 
 void Copy(std::byte* to, const std::byte* from, size_t size) {
+  if (size < 2 * kCopyPiece) {
+    std::memcpy(to, from, size);
+    return;
+  }
   size_t threads = std::min({size / kCopyPiece, kCopyThreadsMax, size_t{std::thread::hardware_concurrency()}});
   std::vector<std::thread> helpers;
   size_t copied = 0;   // by helpers, from the front
