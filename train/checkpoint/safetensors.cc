@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -307,19 +308,102 @@ absl::StatusOr<HfWeights::Location> HfWeights::Find(std::string_view name) const
   return Location{&file, &file.Tensors()[it->second.second]};
 }
 
-absl::Status HfWeights::Check(std::span<const TensorSpec> wanted) const {
-  for (const TensorSpec& spec : wanted) {
-    ARGOSY_ASSIGN_OR_RETURN(Location location, Find(spec.name));
-    if (location.tensor->shape != spec.shape) {
-      return InvalidArgument("{}: tensor \"{}\" has shape {}, config.json asks for {}", location.file->Path(), spec.name,
-                             ShapeText(location.tensor->shape), ShapeText(spec.shape));
+// Names that differ in the number of their layer as one: "model.layers.*.mlp.up_proj.bias (layers 0 to 31)".
+static std::string GroupedNames(const std::vector<std::string>& names) {
+  constexpr std::string_view kLayers = "model.layers.";
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (const std::string& name : names) {
+    std::string pattern = name;
+    int layer = -1;
+    if (name.starts_with(kLayers)) {
+      const char *begin = name.data() + kLayers.size(), *end = name.data() + name.size();
+      auto [behind, error] = std::from_chars(begin, end, layer);
+      if (error == std::errc() && behind < end && *behind == '.') pattern = fmt::format("{}*{}", kLayers, std::string_view(behind, end - behind));
+      else layer = -1;
     }
-    if (!IsFloat(location.tensor->dtype)) {
-      return InvalidArgument("{}: tensor \"{}\" is stored as {}: weights are read from F32, BF16 or F16", location.file->Path(), spec.name,
-                             SafetensorsName(location.tensor->dtype));
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& known) { return known.first == pattern; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {pattern, {}});
+    if (layer >= 0) group->second.push_back(layer);
+  }
+  std::string text;
+  for (auto& [pattern, layers] : groups) {
+    text += text.empty() ? "" : ", ";
+    std::sort(layers.begin(), layers.end());
+    const bool run = !layers.empty() && layers.back() - layers.front() + 1 == static_cast<int>(layers.size());
+    if (layers.size() == 1) text += fmt::format("{}{}{}", pattern.substr(0, pattern.find('*')), layers.front(), pattern.substr(pattern.find('*') + 1));
+    else if (run) text += fmt::format("{} (layers {} to {})", pattern, layers.front(), layers.back());
+    else if (!layers.empty()) text += fmt::format("{} (layers {})", pattern, fmt::join(layers, ", "));
+    else text += pattern;
+  }
+  return text;
+}
+
+std::vector<std::string> HfWeights::Problems(std::span<const TensorSpec> wanted) const {
+  std::vector<std::string> problems, missing;
+  for (const TensorSpec& spec : wanted) {
+    absl::StatusOr<Location> location = Find(spec.name);
+    if (!location.ok()) {
+      missing.push_back(spec.name);
+    } else if (location->tensor->shape != spec.shape) {
+      problems.push_back(fmt::format("{}: tensor \"{}\" has shape {}, config.json asks for {}", location->file->Path(), spec.name,
+                                     ShapeText(location->tensor->shape), ShapeText(spec.shape)));
+    } else if (!IsFloat(location->tensor->dtype)) {
+      problems.push_back(fmt::format("{}: tensor \"{}\" is stored as {}: weights are read from F32, BF16 or F16", location->file->Path(), spec.name,
+                                     SafetensorsName(location->tensor->dtype)));
     }
   }
-  return absl::OkStatus();
+  if (!missing.empty()) {
+    problems.push_back(fmt::format("{} lacks {} tensor{} that config.json asks for: {}", directory_, missing.size(), missing.size() == 1 ? "" : "s",
+                                   GroupedNames(missing)));
+  }
+  return problems;
+}
+
+absl::Status HfWeights::Check(std::span<const TensorSpec> wanted) const {
+  std::vector<std::string> problems = Problems(wanted);
+  return problems.empty() ? absl::OkStatus() : InvalidArgument("{}", fmt::join(problems, "; "));
+}
+
+absl::StatusOr<bool> HfWeights::SameValues(std::string_view a, std::string_view b) const {
+  ARGOSY_ASSIGN_OR_RETURN(Location one, Find(a));
+  ARGOSY_ASSIGN_OR_RETURN(Location other, Find(b));
+  if (one.tensor->shape != other.tensor->shape) return false;
+  std::vector<float> of_one(1 << 18), of_other(1 << 18);
+  for (int64_t at = 0; at < one.tensor->elements; at += 1 << 18) {
+    const auto count = static_cast<size_t>(std::min<int64_t>(1 << 18, one.tensor->elements - at));
+    ARGOSY_RETURN_IF_ERROR(ReadRange(a, at, std::span(of_one).first(count)));
+    ARGOSY_RETURN_IF_ERROR(ReadRange(b, at, std::span(of_other).first(count)));
+    if (!std::equal(of_one.begin(), of_one.begin() + static_cast<ptrdiff_t>(count), of_other.begin())) return false;
+  }
+  return true;
+}
+
+absl::Status HfWeights::CheckModel(const ModelConfig& config) const {
+  const std::vector<TensorSpec> wanted = config.Tensors(config.dtype);
+  std::vector<std::string> problems = Problems(wanted);
+  std::set<std::string_view> known;
+  for (const TensorSpec& spec : wanted) known.insert(spec.name);
+  std::vector<std::string> surplus;
+  for (const SafetensorsFile& file : files_) {
+    for (const StoredTensor& tensor : file.Tensors()) {
+      if (known.contains(tensor.name) || tensor.name.ends_with(".rotary_emb.inv_freq")) continue;
+      if (problems.empty() && config.tie_word_embeddings && tensor.name == "lm_head.weight") {
+        ARGOSY_ASSIGN_OR_RETURN(bool same, SameValues(tensor.name, "model.embed_tokens.weight"));
+        if (same) continue;
+        problems.push_back(fmt::format("{}: config.json ties head and embedding (\"tie_word_embeddings\"), but \"lm_head.weight\" is another matrix than "
+                                       "\"model.embed_tokens.weight\": say false there, or remove that tensor", file.Path()));
+        continue;
+      }
+      surplus.push_back(tensor.name);
+    }
+  }
+  std::sort(surplus.begin(), surplus.end());
+  if (!surplus.empty()) {
+    problems.push_back(fmt::format("{} has {} tensor{} that config.json has no place for: {}", directory_, surplus.size(), surplus.size() == 1 ? "" : "s",
+                                   GroupedNames(surplus)));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return InvalidArgument("{}. The weights are those of another model, or config.json was changed", fmt::join(problems, "; "));
 }
 
 DType HfWeights::MainDType() const {

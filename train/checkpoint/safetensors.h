@@ -79,8 +79,12 @@ class HfWeights {
   const std::vector<SafetensorsFile>& Files() const { return files_; }
   bool Has(std::string_view name) const;
   absl::StatusOr<Location> Find(std::string_view name) const;
-  // Shape and presence of every wanted tensor, and that its type can be read as floats; the types may differ from the specs'.
+  // Shape and presence of every wanted tensor, and that its type can be read as floats; the types may differ from the specs'. The error names all
+  // that are not as they are to be.
   absl::Status Check(std::span<const TensorSpec> wanted) const;
+  // The same of a model's, and that there are no others: they would be of another model. (Old files' rotary frequencies, and a tied head that is the
+  // embedding again, say nothing new.)
+  absl::Status CheckModel(const ModelConfig& config) const;
   // The stored type of most elements: what the model was saved in.
   DType MainDType() const;
 
@@ -90,6 +94,10 @@ class HfWeights {
   absl::Status ReadRangeBf16(std::string_view name, int64_t element_begin, std::span<uint16_t> out) const;
 
  private:
+  // What is wrong, tensor by tensor.
+  std::vector<std::string> Problems(std::span<const TensorSpec> wanted) const;
+  absl::StatusOr<bool> SameValues(std::string_view a, std::string_view b) const;
+
   std::string directory_;
   std::vector<SafetensorsFile> files_;
   absl::flat_hash_map<std::string, std::pair<size_t, size_t>> locations_;  // name -> file, tensor

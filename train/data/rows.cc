@@ -70,8 +70,9 @@ class SampleReader : public RowVisitor {
   // The template writes all there is, special tokens included.
   absl::StatusOr<Learned> Conversation(std::string_view text, const std::string& where) {
     if (!chat_) {
-      ARGOSY_ASSIGN_OR_RETURN(ChatTemplate chat, ChatTemplate::Of(tokenizer_));
-      chat_.emplace(std::move(chat));
+      absl::StatusOr<ChatTemplate> chat = ChatTemplate::Of(tokenizer_);
+      if (!chat.ok()) return Annotate(chat.status(), where + " has \"messages\"");
+      chat_.emplace(*std::move(chat));
     }
     // Templates may write the keys of an object: in the order of the file.
     nlohmann::ordered_json messages = nlohmann::ordered_json::parse(text)["messages"];
@@ -186,6 +187,7 @@ absl::StatusOr<SampleCounts> ReadSamples(const std::string& path, const Tokenize
   SampleReader reader(path, tokenizer, options, sink);
   ARGOSY_RETURN_IF_ERROR(VisitRows(path, reader));
   const SampleCounts& counts = reader.counts;
+  if (counts.rows == 0) return InvalidArgument("{}: has no rows", path);
   if (reader.samples == 0) {
     return InvalidArgument("{}: none of {} rows can be used ({} longer than --ctx-len {} were dropped, {} are empty, {} are bad{})", path, counts.rows,
                            counts.dropped, options.ctx_len, counts.empty, counts.bad, counts.bad > 0 ? ", the first: " + counts.first_bad : "");

@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& base_con
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory, DType dtype, const std::string& adapter_directory) {
   ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(directory));
   ARGOSY_ASSIGN_OR_RETURN(HfWeights weights, HfWeights::Open(directory));
-  ARGOSY_RETURN_IF_ERROR(weights.Check(config.Tensors(config.dtype)));
+  ARGOSY_RETURN_IF_ERROR(weights.CheckModel(config));
   if (adapter_directory.empty()) return Create(config, *WeightsFromHf(weights), dtype);
   return Create(config, *WeightsFromHf(weights), adapter_directory, dtype);
 }

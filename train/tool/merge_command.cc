@@ -36,7 +36,7 @@ absl::Status Merge(const MergeFlags& flags) {
   ARGOSY_ASSIGN_OR_RETURN(std::string base, BaseOfAdapter(flags.adapter, flags.model));
   ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::Load(base));
   ARGOSY_ASSIGN_OR_RETURN(HfWeights files, HfWeights::Open(base));
-  ARGOSY_RETURN_IF_ERROR(files.Check(config.Tensors(config.dtype)));
+  ARGOSY_RETURN_IF_ERROR(files.CheckModel(config));
   std::unique_ptr<WeightSource> weights = WeightsFromHf(files);
   ARGOSY_ASSIGN_OR_RETURN(StoredAdapter adapter, OpenAdapter(flags.adapter, config, *weights));
   ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<MergedWeights> merged, MergedWeights::Make(adapter, flags.untie));

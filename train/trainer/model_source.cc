@@ -21,7 +21,7 @@ absl::StatusOr<ModelWithWeights> OpenModel(const ModelSource& model) {
     return result;
   }
   ARGOSY_ASSIGN_OR_RETURN(HfWeights files, HfWeights::Open(model.directory));
-  ARGOSY_RETURN_IF_ERROR(files.Check(files_config.Tensors(files_config.dtype)));
+  ARGOSY_RETURN_IF_ERROR(files.CheckModel(files_config));
   result.files = std::make_unique<HfWeights>(std::move(files));
   result.stored = WeightsFromHf(*result.files);
   if (vocab != files_config.vocab_size) {

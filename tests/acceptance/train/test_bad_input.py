@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 
@@ -62,6 +63,67 @@ def test_weights_of_another_shape(cluster, tmp_path, sums, broken):
     (broken / "config.json").write_text(json.dumps(dict(config, intermediate_size=128)))
     message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
     assert "mlp" in message and "128" in message and "256" in message
+
+
+def test_tensors_that_are_missing_or_too_many_are_all_named(cluster, tmp_path, sums, broken):
+    weights = load_file(broken / "model.safetensors")
+    for layer in (0, 1):
+        del weights[f"model.layers.{layer}.mlp.up_proj.weight"]
+        weights[f"model.layers.{layer}.self_attn.q_proj.bias"] = torch.zeros(64)
+    del weights["model.norm.weight"]
+    save_file(weights, broken / "model.safetensors")
+    message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
+    for part in (str(broken), "lacks 3 tensors", "model.layers.*.mlp.up_proj.weight (layers 0 to 1)", "model.norm.weight", "has 2 tensors",
+                 "model.layers.*.self_attn.q_proj.bias (layers 0 to 1)", "config.json"):
+        assert part in message, part
+
+
+def test_overlapping_safetensors(cluster, tmp_path, sums, broken):
+    path = broken / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + size])
+    first, second = [name for name in header if name != "__metadata__"][:2]
+    end = header[first]["data_offsets"][1]
+    header[second]["data_offsets"] = [offset - 64 for offset in header[second]["data_offsets"]]
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size:])
+    message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
+    assert end > 0 and str(path) in message and second in message and "overlaps" in message and "64 bytes" in message
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["rope", "yarn", "llama3"]),
+    ({"attention_type": "flash_linear", "model_type": "llama4"}, ["model_type", "llama4", "llama, mistral, qwen2"]),
+    ({"hidden_act": "gelu"}, ["hidden_act", "gelu", "silu"]),
+    ({"num_key_value_heads": 3}, ["num_key_value_heads", "3"]),
+    ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["quantization_config"]),
+])
+def test_a_config_that_would_mean_other_numbers(cluster, tmp_path, sums, broken, change, words):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(dict(config, **change)))
+    message = refused(cluster, tmp_path, "--model-name", broken, "--train-path", sums.train)
+    assert all(word in message for word in ["config.json", *words]), message
+
+
+ANSWERS = ["--loss-on", "answer", "--answer-marker", "<START_A>"]
+
+
+@pytest.mark.parametrize("name, content, flags, words", [
+    ("rows.jsonl", b"", [], ["no rows"]),
+    ("rows.jsonl", b"\n  \n", [], ["no rows"]),
+    ("rows.csv", b"input\n", [], ["no rows"]),
+    ("rows.jsonl", b'{"input": "one"}\n{"input": "tw\xff"}\n', [], [":2", "UTF-8"]),
+    ("rows.txt", b"one\ntwo\xc3\n", [], [":2", "UTF-8"]),
+    ("rows.jsonl", b'{"input": "no marker in here"}\n', ANSWERS, [":1", "row 1", "<START_A>"]),
+    # All masked: the answers lie behind the context.
+    ("rows.jsonl", b'{"input": "' + b"a b c " * 40 + b'<START_A>1"}\n', ANSWERS, ["is to be learned", "--ctx-len"]),
+    ("rows.jsonl", b'{"messages": [{"role": "user", "content": "x"}]}\n', [], [":1", "messages", "chat_template"]),
+], ids=["empty", "blank", "header", "jsonl-utf8", "txt-utf8", "marker", "masked", "messages"])
+def test_files_that_nothing_can_be_learned_from(cluster, tmp_path, sums, name, content, flags, words):
+    (tmp_path / name).write_bytes(content)
+    message = refused(cluster, tmp_path, "--model-name", sums.model, "--train-path", tmp_path / name, *flags)
+    assert all(word in message for word in [str(tmp_path / name), *words]), message
 
 
 def test_dataset_row_with_a_missing_field(cluster, tmp_path, sums):

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import pathlib
 import re
+import resource
 import subprocess
 
 import pytest
@@ -65,6 +67,16 @@ def test_values_of_the_file_are_used_and_flags_win(cluster, tmp_path, sums):
         optimizer.zero_grad()
         losses.append(loss.item())
     assert reference.relative(run.losses, losses) <= 1e-5
+
+
+def test_validating_takes_under_half_a_second_and_no_libtorch(tmp_path):
+    path = write(tmp_path, DS_70B)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    verb("validate-config", path, "--num-devices", 32)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+    linked = subprocess.run(["ldd", str(pathlib.Path(argosy_binary()).parent / "argosy-prepare")], capture_output=True, text=True, check=True).stdout
+    assert "libstdc++" in linked and "torch" not in linked
 
 
 def test_hjson_and_base64_are_the_same_file(tmp_path):

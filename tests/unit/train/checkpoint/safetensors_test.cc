@@ -5,8 +5,10 @@
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/prng.h"
+#include "runtime/base/status.h"
 #include "tests/unit/train/checkpoint/support.h"
 #include "tests/support/assets.h"
+#include "train/checkpoint/checkpoint_layout.h"
 
 namespace argosy::train {
 namespace {
@@ -213,6 +215,45 @@ TEST_CASE("HfWeights: Check names the tensor whose shape disagrees or that is mi
   CHECK(Contains(text, "\"b\" has shape [3], config.json asks for [4]"));
   wanted[1] = {"model.layers.1.mlp.up_proj.weight", {3}};
   CHECK(Contains(Message(weights.Check(wanted)), "model.layers.1.mlp.up_proj.weight"));
+}
+
+// A file of zeros with these tensors.
+std::string FileOfZeros(const std::vector<TensorSpec>& specs) {
+  CheckpointLayout layout = PlanCheckpoint(specs, {.shard_bytes_max = INT64_MAX}).value();
+  return layout.files[0].header + std::string(static_cast<size_t>(layout.tensor_bytes), '\0');
+}
+
+TEST_CASE("HfWeights: of a model all tensors that are missing, surplus or of another shape are named, layers as ranges") {
+  TemporaryFolder directory;
+  ModelConfig config = ModelConfig::Make({.vocab_size = 70, .hidden_size = 8, .intermediate_size = 12, .num_hidden_layers = 5, .num_attention_heads = 2,
+                                          .num_key_value_heads = 2}).value();
+  auto check = [&](const std::vector<TensorSpec>& stored, const ModelConfig& as) {
+    Put(directory / "model.safetensors", FileOfZeros(stored));
+    return Message(HfWeights::Open(directory.path()).value().CheckModel(as));
+  };
+  std::vector<TensorSpec> stored = config.Tensors(DType::kF32);
+  CHECK(check(stored, config).empty());
+  stored.push_back({"model.layers.1.self_attn.rotary_emb.inv_freq", {2}});   // as old files have it
+  CHECK(check(stored, config).empty());
+  std::erase_if(stored, [](const TensorSpec& spec) { return spec.name.ends_with("up_proj.weight") || spec.name == "model.layers.3.mlp.down_proj.weight"; });
+  for (int layer : {0, 1, 4}) stored.push_back({fmt::format("model.layers.{}.self_attn.q_proj.bias", layer), {8}});
+  stored.push_back({"model.extra", {3}});
+  for (TensorSpec& spec : stored) {
+    if (spec.name == "model.norm.weight") spec.shape = {9};
+  }
+  const std::string text = check(stored, config);
+  INFO(text);
+  CHECK(Contains(text, "\"model.norm.weight\" has shape [9], config.json asks for [8]"));
+  CHECK(Contains(text, "lacks 6 tensors that config.json asks for: model.layers.*.mlp.up_proj.weight (layers 0 to 4), model.layers.3.mlp.down_proj.weight"));
+  CHECK(Contains(text, "has 4 tensors that config.json has no place for: model.extra, model.layers.*.self_attn.q_proj.bias (layers 0, 1, 4)"));
+
+  ModelConfig tied = ModelConfig::Parse(config.ToJson({.tie_word_embeddings = true})).value();
+  CHECK(check(config.Tensors(DType::kF32), tied).empty());   // both zero: the same matrix twice
+  std::string bytes = FileOfZeros(config.Tensors(DType::kF32));
+  CheckpointLayout layout = PlanCheckpoint(config.Tensors(DType::kF32), {}).value();
+  bytes[static_cast<size_t>(layout.Find("lm_head.weight")->extent.begin) + 3] = '\x3f';
+  Put(directory / "model.safetensors", bytes);
+  CHECK(Contains(Message(HfWeights::Open(directory.path()).value().CheckModel(tied)), "tie_word_embeddings"));
 }
 
 TEST_CASE("HfWeights: every tiny model holds what its config asks for, sharded or not") {
