@@ -39,20 +39,21 @@ def larger(sums, tmp_path_factory):
     return folder / "model"
 
 
-@pytest.mark.parametrize("ranks, stage, precision, recompute", [(1, 0, "bf16", "full"), (1, 0, "bf16", "selective"), (2, 3, "bf16", "full"),
-                                                             (2, 3, "bf16", "none"), (2, 2, "no", "none")])
-def test_the_plan_is_within_a_tenth_of_what_a_run_takes(cluster, tmp_path, sums, larger, ranks, stage, precision, recompute):
+@pytest.mark.parametrize("ranks, stage, precision, recompute, lora", [
+    (1, 0, "bf16", "full", []), (1, 0, "bf16", "selective", []), (2, 3, "bf16", "full", []), (2, 3, "bf16", "none", []), (2, 2, "no", "none", []),
+    (1, 0, "bf16", "none", ["--lora"]), (2, 3, "no", "none", ["--lora"])])
+def test_the_plan_is_within_a_tenth_of_what_a_run_takes(cluster, tmp_path, sums, larger, ranks, stage, precision, recompute, lora):
     # Rows of the whole context: a shorter batch would take less than planned.
     rows = [json.loads(line)["input"] for line in open(sums.train)]
     long = tmp_path / "rows.jsonl"
     long.write_text("".join(json.dumps({"input": " ".join(rows[i:] + rows[:i])[:4000]}) + "\n" for i in range(24)))
-    sizes = ["--mx", precision, "--ctx-len", 256, "--batch-size-per-device", 2]
+    sizes = ["--mx", precision, "--ctx-len", 256, "--batch-size-per-device", 2, *lora]
     run = cluster.finetune(tmp_path, "--model-name", larger, "--train-path", long, *sizes, "--zero-stage", stage, "--max-steps", 3, "--save-state",
                            "none", "--sample-prompts", 0, *(["--no-grad-ckpt"] if recompute == "none" else ["--recompute", recompute]), ranks=ranks)
     measured = max(row["peak_bytes"] for row in run.metrics if "peak_bytes" in row) / 1e9
     told = verb("plan", "--model", larger, "--num-devices", ranks, *sizes).stdout
     planned = next(float(row[7]) for row in rows_of(told) if row[0] == str(stage) and row[1] == recompute)
-    print(f"\n{ranks} ranks, ZeRO-{stage}, recompute {recompute}: planned {planned:.2f} GB, measured {measured:.3f} GB")
+    print(f"\n{ranks} ranks, ZeRO-{stage}, recompute {recompute} {lora}: planned {planned:.2f} GB, measured {measured:.3f} GB")
     assert abs(planned - measured) <= 0.1 * measured
 
 

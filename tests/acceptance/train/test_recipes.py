@@ -45,6 +45,21 @@ def test_the_job_of_the_second_recipe_runs_with_its_flags(cluster, tmp_path, sum
     assert only["num_iterations"] == 1 and only["eval_loss"] > 0 and (tmp_path / "out" / "epoch-1" / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize("flags", [
+    # Every flag of both recipes, and every spelling that their documents use.
+    ["--mx", "bf16", "--batch-size-per-device", 2, "--stop-perplexity", 0, "--eval-batch-size-per-device", 2, "--num-devices", 2, "--grad-accum", 1,
+     "--no-grad-ckpt", "--num-epochs", 1, "--num-checkpoints-to-keep", 1, "--learning-rate", 5e-6, "--ctx-len", 48, "--hf-token", "x"],
+    ["--mx=no", "-bs", 2, "-ebs", 2, "-nd", 2, "-ga", 1, "-ne", 1, "-lr", 5e-6, "-hft", "x", "--ctx_len=48"],
+    ["--mx", "bf16", "-bs=2", "--num_devices", 2, "--grad_accum", 1, "--num_epochs=1", "--lr", 1e-4, "--ctx-len", 48, "--as-test", "--lora"],
+], ids=["first", "short", "second"])
+def test_every_flag_of_the_recipes_is_taken(cluster, tmp_path, sums, flags):
+    """Up to the model, which is not there."""
+    for model, output in (("--model-name", "--output-dir"), ("-mn", "--output_dir")):
+        run = cluster.drive("finetune", *flags, model, tmp_path / "no-model", output, tmp_path / "out", "-dc", write(tmp_path, DS_70B), "--train_path", sums.train,
+                            "--test-path", sums.test, "--special_token_path", sums.tokens)
+        assert run.returncode == 1 and run.stderr.startswith("error: ") and "no-model is not a model" in run.stderr, run.stderr
+
+
 def recipe_collate(folder, ctx_len):
     tokenizer = reference.load_tokenizer(folder)
     _, left = reference.padding(folder)
