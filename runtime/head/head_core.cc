@@ -11,6 +11,7 @@ namespace argosy::head {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kTickIdle = absl::Seconds(1);   // while nothing waits
 constexpr absl::Duration kEndingKept = absl::Seconds(15);
 constexpr size_t kEndingsMax = 100'000;
 constexpr size_t kDeadWorkersMax = 100'000;
@@ -98,7 +99,7 @@ absl::Status HeadCore::Restore(const std::vector<Journal::Row>& rows) {
 }
 
 void HeadCore::Start() {
-  tick_timer_.Every(kTick, [this] { Tick(); });
+  Tick();
   SchedulePass();
 }
 
@@ -324,6 +325,7 @@ void HeadCore::On(NodeId node, DriverLeft message) {
 // ---- placing ------------------------------------------------------------------------------------------------------------------
 
 void HeadCore::SchedulePass() {
+  TickSoon();
   if (pass_posted_) return;
   pass_posted_ = true;
   loop_.Post([this] {
@@ -388,6 +390,12 @@ void HeadCore::Tick() {
   }
   for (GroupId id : groups) AnswerGroupWaiters(id, true);
   UpdateContention();
+  ticks_slowly_ = actor_waiters_.empty() && group_waiters_.empty() && questions_.size() == 0 && placement_.size() == 0 && head_node_jobs_.empty();
+  tick_timer_.After(ticks_slowly_ ? kTickIdle : kTick, [this] { Tick(); });
+}
+
+void HeadCore::TickSoon() {
+  if (std::exchange(ticks_slowly_, false)) tick_timer_.After(kTick, [this] { Tick(); });
 }
 
 void HeadCore::UpdateContention() {

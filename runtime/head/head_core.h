@@ -226,6 +226,7 @@ class HeadCore {
   void EndJob(JobId job, const std::string& reason);
   void AnswerLease(const std::string& request, const absl::StatusOr<LeaseMachine::Lease>& result);
   void AnswerActorWaiters(ActorId actor, bool all_overdue);
+  void AwaitGroup(GroupId group, absl::Duration wait, Done<GroupView> done);
   void AnswerGroupWaiters(GroupId group, bool all_overdue);
   void NotifyJob(const std::string& name);
   void PlaceHeadNodeJobs();
@@ -237,6 +238,8 @@ class HeadCore {
   void SchedulePass();
   void Pass();
   void Tick();
+  // Something waits now: its time is looked at in the usual steps, not in the long ones of a head that has nothing to do.
+  void TickSoon();
   void UpdateContention();
   void ArmTimer();
 
@@ -287,6 +290,7 @@ class HeadCore {
   bool pass_posted_ = false;
   async::Timer pass_timer_;
   async::Timer tick_timer_;
+  bool ticks_slowly_ = false;
 };
 
 }  // namespace argosy::head

@@ -29,6 +29,7 @@ void NamesFirst(std::vector<T>& found, HasName has_name) {
 }  // namespace
 
 void HeadCore::AskNodes(const std::set<NodeId>& nodes, const NodeQuestion& question, absl::Duration wait, NodeQuestions::Done done) {
+  TickSoon();
   uint64_t number = questions_.Begin(nodes, Now() + wait, std::move(done));
   for (NodeId node : nodes) Send(node, AskNode{number, question});
 }

@@ -134,6 +134,7 @@ void HeadCore::Resolve(const ResolveActor& resolve, Done<ActorId> done) {
   if (actor == nullptr) return done(NotFound("actor {} is unknown: it ended long ago, or was never created", id.Short()));
   bool known = actor->state == ActorState::kDead || (actor->state == ActorState::kAlive && actor->incarnation >= resolve.incarnation_min);
   if (known || resolve.wait <= absl::ZeroDuration()) return done(id);
+  TickSoon();
   actor_waiters_.emplace(id, Waiter<ActorId>{resolve.incarnation_min, Now() + resolve.wait, std::move(done)});
 }
 
@@ -247,13 +248,18 @@ void HeadCore::CreateGroup(GroupSpec spec, Done<GroupView> done) {
   absl::StatusOr<GroupView> view = ViewGroup(id);
   const scheduler::GroupMachine::Group* group = groups_.Find(id);
   // While its nodes are asked, the answer that is on its way is worth waiting for: it saves the caller a question.
-  if (group != nullptr && !group->waiting_for.empty()) group_waiters_.emplace(id, Waiter<GroupView>{0, Now() + kCreateWait, std::move(done)});
+  if (group != nullptr && !group->waiting_for.empty()) AwaitGroup(id, kCreateWait, std::move(done));
   else done(std::move(view));
 }
 
 void HeadCore::WaitGroup(GroupId id, absl::Duration wait, Done<GroupView> done) {
   absl::StatusOr<GroupView> view = ViewGroup(id);
   if (!view.ok() || view->state == GroupView::State::kCreated || wait <= absl::ZeroDuration()) return done(std::move(view));
+  AwaitGroup(id, wait, std::move(done));
+}
+
+void HeadCore::AwaitGroup(GroupId id, absl::Duration wait, Done<GroupView> done) {
+  TickSoon();
   group_waiters_.emplace(id, Waiter<GroupView>{0, Now() + wait, std::move(done)});
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include "runtime/base/clock.h"
@@ -23,6 +24,9 @@ constexpr absl::Duration kPeersPeriod = absl::Seconds(10);
 constexpr absl::Duration kPeerWait = absl::Milliseconds(500);
 // The longest that a process is waited for that was ended: the kernel may take its time to free what it had.
 constexpr absl::Duration kEndWait = absl::Seconds(3);
+// While much is free looks are rarer: none can fill memory faster than this, bytes a second, and half of what is free outlasts the pause.
+constexpr double kFillRate = 8e9;
+constexpr absl::Duration kPauseMax = absl::Seconds(1);
 // Below the threshold, too, when nobody gets on with anything.
 constexpr double kStalled = 0.4;
 constexpr double kStalledThreshold = 0.9;   // of the threshold
@@ -39,7 +43,7 @@ MemoryWatch::MemoryWatch(Parts parts, MemoryWatchOptions options) : parts_(parts
     if (options_.workers_max == 0) return;
   }
   boot_id_ = options_.reader.BootId();
-  timer_.Every(options_.period, [this] { Look(); });
+  LookLater();
 }
 
 MemoryWatch::~MemoryWatch() {
@@ -63,6 +67,15 @@ void MemoryWatch::TakeLock() {
   if (::fstat(file.get(), &here) != 0 || ::stat(lock_path_.c_str(), &there) != 0 || here.st_ino != there.st_ino) return;
   lock_ = std::move(file);
   spdlog::info("node {} watches this host's memory: work is ended from {:.1f}% in use", options_.node_name, options_.threshold * 100);
+}
+
+void MemoryWatch::LookLater() {
+  const bool calm = !asking_ && victim_pid_ == 0 && options_.workers_max == 0;
+  const absl::Duration pause = std::min(absl::Seconds(calm ? free_ / kFillRate / 2 : 0), kPauseMax);
+  timer_.After(std::max(pause, options_.period), [this] {
+    Look();
+    LookLater();
+  });
 }
 
 std::vector<wire::MemoryWorker> MemoryWatch::OwnWorkers() const {
@@ -99,9 +112,17 @@ void MemoryWatch::Look() {
                                             BytesText(together), BytesText(options_.workers_max)));
     }
   }
-  if (!lock_.ok()) return;
+  if (!lock_.ok()) {
+    free_ = std::numeric_limits<double>::max();   // another watches the host
+    return;
+  }
   absl::StatusOr<HostMemory> memory = options_.reader.Read();
+  free_ = 0;
   if (!memory.ok()) return;
+  free_ = options_.threshold * static_cast<double>(memory->total) - static_cast<double>(memory->used);
+  if (memory->group_limit) {
+    free_ = std::min(free_, options_.threshold * static_cast<double>(*memory->group_limit) - static_cast<double>(memory->group_used));
+  }
   bool stalled = memory->stalled.value_or(0) >= kStalled && memory->share() >= options_.threshold * kStalledThreshold;
   if (memory->share() < options_.threshold && !stalled) return;
   AskPeers(*memory);

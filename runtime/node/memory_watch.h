@@ -21,7 +21,7 @@ namespace argosy::node {
 
 struct MemoryWatchOptions {
   double threshold = 0.95;                          // share of the host's memory (or of its control group's) from which work is ended
-  absl::Duration period = absl::Milliseconds(250);  // between looks; zero: nothing is watched
+  absl::Duration period = absl::Milliseconds(250);  // between looks when little is free; zero: nothing is watched
   uint64_t workers_max = 0;                         // bytes that this node's workers may take together; 0: no bound
   std::string hostname;
   NodeId self;
@@ -62,6 +62,7 @@ class MemoryWatch {
   struct Round;
 
   void Look();
+  void LookLater();
   void TakeLock();
   void FindPeers();
   std::vector<wire::MemoryWorker> OwnWorkers() const;
@@ -79,6 +80,7 @@ class MemoryWatch {
   absl::Time quiet_until_ = absl::InfinitePast();   // somebody was ended just now
   uint32_t victim_pid_ = 0;                         // who that was; 0: gone
   bool asking_ = false;
+  double free_ = 0;                                 // bytes below the threshold, at the last look
   async::Timer timer_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
