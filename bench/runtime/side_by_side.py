@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -55,17 +56,22 @@ GROUPS = ["single client", "multi client tasks", "1:1 actor calls", "1:1 async-a
           "placement group"]
 
 
-def peers(python: str, group: str) -> dict:
+def peers(python: str, group: str, seconds: float) -> dict:
     environment = os.environ | {"TESTS_TO_RUN": group, "RAY_USAGE_STATS_ENABLED": "0"}
     command = [python, "-c", "from ray._private.ray_perf import main; main()"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True) as run:
         rates = {}
+        # What it has printed by then counts.
+        limit = threading.Timer(seconds, os.killpg, (run.pid, signal.SIGKILL))
+        limit.start()
         for line in run.stdout:
             if found := re.match(r"(.*) per second ([\d.]+) \+- ", line):
                 rates[found[1]] = float(found[2])
             if line.startswith("client: "):   # the rest is its remote client
                 break
-        os.killpg(run.pid, signal.SIGINT)
+        limit.cancel()
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGINT)
     return rates
 
 
@@ -75,6 +81,7 @@ def main() -> int:
     parser.add_argument("--argosy", default=str(ROOT / "build/release/bin/argosy"))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", default="")
+    parser.add_argument("--group-seconds", type=float, default=180, help="the longest that one of the peer's groups of loops may take")
     parser.add_argument("--output", help="also write the table here, e.g. bench/results/DATE-runtime.txt")
     options = parser.parse_args()
 
@@ -87,7 +94,7 @@ def main() -> int:
         rates = {}
         for group in GROUPS:
             if any(group in name for name in wanted):
-                rates |= peers(options.peer_python, group)
+                rates |= peers(options.peer_python, group, options.group_seconds)
         lines.append(f"{'':46} {'argosy':>12} {'unit':5} {'of limit':>9} {'peer':>10} {'ratio':>8}")
         for name, row in rows.items():
             limit = f"{row['value'] / row['limit']:.2f}" if row["limit"] else ""
