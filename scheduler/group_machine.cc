@@ -74,6 +74,7 @@ std::string_view ToString(GroupState state) {
     case GroupState::kCommitting: return "COMMITTING";
     case GroupState::kReady: return "READY";
     case GroupState::kRescheduling: return "RESCHEDULING";
+    case GroupState::kRestored: return "RESTORED";
   }
   return "unknown";
 }
@@ -140,16 +141,58 @@ void GroupMachine::Enqueue(Group& group) {
   view_version_ = 0;
 }
 
-void GroupMachine::On(const CreateGroup& event, Context&) {
-  auto [it, is_new] = groups_.try_emplace(event.group);
-  if (!is_new) return;
+GroupMachine::Group* GroupMachine::Add(GroupId id, const GroupDemand& demand) {
+  auto [it, is_new] = groups_.try_emplace(id);
+  if (!is_new) return nullptr;
   Group& group = it->second;
-  group.id = event.group;
-  group.demand = event.demand;
-  group.nodes.resize(event.demand.bundles.size());
+  group.id = id;
+  group.demand = demand;
+  group.nodes.resize(demand.bundles.size());
   group.ticket = next_ticket_++;
   group.retry_delay = options_.retry_first;
-  Enqueue(group);
+  return &group;
+}
+
+void GroupMachine::On(const CreateGroup& event, Context&) {
+  if (Group* group = Add(event.group, event.demand)) Enqueue(*group);
+}
+
+void GroupMachine::On(const RestoreGroup& event, Context&) {
+  Group* group = Add(event.group, event.demand);
+  if (group == nullptr) return;
+  group->state = GroupState::kRestored;
+  group->explanation = "waits for the nodes that had its bundles to come back";
+}
+
+void GroupMachine::On(const BundleHeld& event, Context& context) {
+  auto it = groups_.find(event.group);
+  const size_t i = static_cast<size_t>(event.index);
+  if (it != groups_.end() && i < it->second.nodes.size()) {
+    Group& group = it->second;
+    if (group.nodes[i] == event.node) return;
+    if (group.state == GroupState::kRestored && group.nodes[i].IsNil() && event.committed &&
+        event.resources == group.demand.bundles[i].resources) {
+      group.nodes[i] = event.node;
+      // What the node reports as free is without its bundles: nothing is taken.
+      std::ignore = context.view.SetBundle(event.node, {group.id, event.index}, event.resources);
+      if (std::none_of(group.nodes.begin(), group.nodes.end(), [](NodeId id) { return id.IsNil(); })) BecomeReady(group, context);
+      return;
+    }
+  }
+  context.effects.push_back(SendReturn{event.node, event.group, {event.index}});
+}
+
+void GroupMachine::On(const RestoreSettled&, Context& context) {
+  for (auto& [id, group] : groups_) {
+    if (group.state != GroupState::kRestored) continue;
+    std::vector<int> lost;
+    for (size_t i = 0; i < group.nodes.size(); ++i) {
+      if (group.nodes[i].IsNil()) lost.push_back(static_cast<int>(i));
+    }
+    group.explanation.clear();
+    Enqueue(group);
+    if (lost.size() < group.nodes.size()) context.effects.push_back(GroupRescheduling{id, lost});
+  }
 }
 
 void GroupMachine::On(const RemoveGroup& event, Context& context) {
@@ -240,6 +283,7 @@ void GroupMachine::On(const NodeLost& event, Context& context) {
       group.retry_at = absl::InfinitePast();   // nobody refused
     }
     for (int index : lost) group.nodes[static_cast<size_t>(index)] = NodeId();
+    if (group.state == GroupState::kRestored) continue;
     Enqueue(group);
     if (!lost.empty()) context.effects.push_back(GroupRescheduling{id, lost});
   }

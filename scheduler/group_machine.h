@@ -28,6 +28,21 @@ struct CreateGroup {
 struct RemoveGroup {
   GroupId group;
 };
+// A group that an earlier head acknowledged. It waits for nodes to say what they hold of it until RestoreSettled.
+struct RestoreGroup {
+  GroupId group;
+  GroupDemand demand;
+};
+// A node that (re)joins holds this bundle.
+struct BundleHeld {
+  NodeId node;
+  GroupId group;
+  int index = 0;
+  ResourceSet resources;
+  bool committed = false;
+};
+// Every node that an earlier head knew has said what it holds, or is lost.
+struct RestoreSettled {};
 struct NodePrepared {
   NodeId node;
   GroupId group;
@@ -58,7 +73,8 @@ struct NodeLost {
 // Resources may have changed, or time passed.
 struct Tick {};
 using GroupEvent =
-    std::variant<CreateGroup, RemoveGroup, NodePrepared, PrepareFailed, NodeCommitted, CommitFailed, NodeLost, Tick>;
+    std::variant<CreateGroup, RemoveGroup, RestoreGroup, BundleHeld, RestoreSettled, NodePrepared, PrepareFailed, NodeCommitted,
+                 CommitFailed, NodeLost, Tick>;
 
 // What to do. All bundles of an attempt on one node travel together, and the node prepares (or commits) all of them or none;
 // it does what it is sent in order.
@@ -114,7 +130,7 @@ using GroupEffect = std::variant<SendPrepare, SendCommit, SendReturn, GroupReady
 // One line a effect, for logs and transcripts: "gpu-1 <- Prepare g1 [0,1]".
 std::string ToString(const GroupEffect& effect, const ClusterView& view);
 
-enum class GroupState { kPending, kPreparing, kCommitting, kReady, kRescheduling };
+enum class GroupState { kPending, kPreparing, kCommitting, kReady, kRescheduling, kRestored };
 std::string_view ToString(GroupState state);
 
 // Owns what the head knows of placement groups.
@@ -182,6 +198,9 @@ class GroupMachine {
   struct Context;
   void On(const CreateGroup& event, Context& context);
   void On(const RemoveGroup& event, Context& context);
+  void On(const RestoreGroup& event, Context& context);
+  void On(const BundleHeld& event, Context& context);
+  void On(const RestoreSettled& event, Context& context);
   void On(const NodePrepared& event, Context& context);
   void On(const PrepareFailed& event, Context& context);
   void On(const NodeCommitted& event, Context& context);
@@ -202,6 +221,8 @@ class GroupMachine {
   void StartAttempt(Group& group, std::vector<NodeId> nodes, Context& context);
   // Returns what the attempt took and waits again. `failed` is the node that holds nothing of it any more, or nil.
   void AbortAttempt(Group& group, NodeId failed, Context& context);
+  // In no state but known, behind those that came before it.
+  Group* Add(GroupId id, const GroupDemand& demand);
   // Every bundle of the attempt is committed.
   void BecomeReady(Group& group, Context& context);
   // Waits for bundles to be placed.

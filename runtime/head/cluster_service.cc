@@ -201,8 +201,10 @@ ClusterService::Unary* ClusterService::RemoveGroup(Context* context, const v1::R
   return gate_.Unary<v1::Empty>(context, reply, [this, request](rpc::Answer<v1::Empty> answer) {
     absl::StatusOr<GroupId> id = IdFromWire<GroupId>(request->group_id(), "group_id");
     if (!id.ok()) return answer.Error(id.status());
-    core_.RemoveGroup(*id);
-    answer.Ok();
+    core_.RemoveGroup(*id, [answer](absl::Status status) {
+      if (!status.ok()) return answer.Error(status);
+      answer.Ok();
+    });
   });
 }
 

@@ -77,8 +77,6 @@ absl::Status HeadCore::Restore(const std::vector<Journal::Row>& rows) {
     } else if (row.table == "actor") {
       ARGOSY_ASSIGN_OR_RETURN(ActorRecord actor, Decode<ActorRecord>(row.value));
       actors_.Restore(std::move(actor));
-    } else if (row.table == "group") {
-      continue;   // below, when the nodes are known
     } else if (row.table == "node") {
       ARGOSY_ASSIGN_OR_RETURN(NodeRow node, Decode<NodeRow>(row.value));
       nodes_.Restore(node.description, node.alive, node.lost_unix_ms, node.lost_reason, Now());
@@ -86,14 +84,15 @@ absl::Status HeadCore::Restore(const std::vector<Journal::Row>& rows) {
       if (!node.alive) (void)view_.MarkLost(node.description.id, Now());
     }
   }
+  ARGOSY_RETURN_IF_ERROR(RestoreGroups(rows));
   journal_.Write({{"meta", "cluster_id", cluster_id_}, {"meta", "restarts", std::to_string(restarts)}});
   for (const std::string& name : jobs_.Waiting()) Run({WantJobNode{name}});
   for (const ActorRecord* actor : actors_.All(false)) {
     if (actor->node.IsNil()) Run({WantActorNode{actor->id}});
   }
   if (restarts > 0) {
-    spdlog::info("restored from the journal: {} jobs, {} nodes expected, {} actors, {} keys, {} packages", jobs_.All().size(),
-                 nodes_.alive_count(), actors_.All(false).size(), kv_.size(), packages_.size());
+    spdlog::info("restored from the journal: {} jobs, {} nodes expected, {} actors, {} placement groups, {} keys, {} packages",
+                 jobs_.All().size(), nodes_.alive_count(), actors_.All(false).size(), group_specs_.size(), kv_.size(), packages_.size());
   }
   return absl::OkStatus();
 }
@@ -178,10 +177,7 @@ absl::StatusOr<uint64_t> HeadCore::Register(const Registration& registration, st
   }
   for (const scheduler::GroupEvent& event : unanswered) StepGroups(event);
   for (const HeldBundle& held : registration.bundles) {
-    const scheduler::GroupMachine::Group* group = groups_.Find(held.bundle.group);
-    bool ours = group != nullptr && static_cast<size_t>(held.bundle.index) < group->nodes.size() &&
-                group->nodes[static_cast<size_t>(held.bundle.index)] == id;
-    if (!ours) Send(id, ReturnBundles{held.bundle.group, {held.bundle.index}});
+    StepGroups(scheduler::BundleHeld{id, held.bundle.group, held.bundle.index, held.resources, held.committed});
   }
   SchedulePass();
   return admitted.epoch;
@@ -379,6 +375,11 @@ void HeadCore::Tick() {
     StepJobs(JobTimedOut{name, why});
   }
   if (!head_node_jobs_.empty()) PlaceHeadNodeJobs();
+  if (settling_) {
+    const std::vector<const NodeTable::Node*> nodes = nodes_.All();
+    settling_ = std::any_of(nodes.begin(), nodes.end(), [](const NodeTable::Node* node) { return node->alive && !node->connected; });
+    if (!settling_) StepGroups(scheduler::RestoreSettled{});
+  }
   std::vector<ActorId> actors;
   for (const auto& [id, waiter] : actor_waiters_) {
     if (waiter.deadline <= Now() && (actors.empty() || actors.back() != id)) actors.push_back(id);
@@ -390,7 +391,7 @@ void HeadCore::Tick() {
   }
   for (GroupId id : groups) AnswerGroupWaiters(id, true);
   UpdateContention();
-  ticks_slowly_ = actor_waiters_.empty() && group_waiters_.empty() && questions_.size() == 0 && placement_.size() == 0 && head_node_jobs_.empty();
+  ticks_slowly_ = !settling_ && actor_waiters_.empty() && group_waiters_.empty() && questions_.size() == 0 && placement_.size() == 0 && head_node_jobs_.empty();
   tick_timer_.After(ticks_slowly_ ? kTickIdle : kTick, [this] { Tick(); });
 }
 

@@ -123,7 +123,8 @@ class HeadCore {
   // ---- placement groups
   void CreateGroup(GroupSpec spec, Done<GroupView> done);
   void WaitGroup(GroupId group, absl::Duration wait, Done<GroupView> done);
-  void RemoveGroup(GroupId group);
+  // `done` runs when the journal has it.
+  void RemoveGroup(GroupId group, DoneStatus done = nullptr);
   std::vector<GroupView> Groups() const;
 
   // ---- jobs
@@ -233,6 +234,7 @@ class HeadCore {
   void SaveNode(NodeId node);
   absl::StatusOr<GroupView> ViewGroup(GroupId group) const;
   void FinishGroup(GroupId group);
+  absl::Status RestoreGroups(const std::vector<Journal::Row>& rows);
 
   // Places what can be placed, soon; many events make one pass.
   void SchedulePass();
@@ -270,6 +272,8 @@ class HeadCore {
   std::map<std::string, std::map<uint64_t, Done<LeaseMachine::Lease>>> lease_waiters_;
   std::multimap<ActorId, Waiter<ActorId>> actor_waiters_;
   std::map<GroupId, GroupSpec> group_specs_;
+  uint64_t next_group_order_ = 0;
+  bool settling_ = true;                               // nodes of an earlier head may still come back with bundles
   std::multimap<GroupId, Waiter<GroupView>> group_waiters_;
   std::map<NodeId, bool> group_contended_;
 

@@ -18,6 +18,19 @@ constexpr absl::Duration kRefusedDelayMax = absl::Seconds(1);
 constexpr absl::Duration kCreateWait = absl::Milliseconds(100);
 
 std::string Key(ActorId actor) { return std::string(actor.Bytes()); }
+std::string Key(GroupId group) { return std::string(group.Bytes()); }
+
+// What the journal keeps of a placement group; where its bundles are is the nodes' to say. Fields may only be added at the end.
+struct GroupRow {
+  struct Bundle { ResourceMap resources; StringMap labels; };
+  GroupId id;
+  std::string name;
+  JobId job;
+  bool detached = false;
+  uint8_t strategy = 0;
+  std::vector<Bundle> bundles;
+  uint64_t order = 0;   // of creation
+};
 
 }  // namespace
 
@@ -236,20 +249,55 @@ absl::StatusOr<GroupView> HeadCore::ViewGroup(GroupId id) const {
   return view;
 }
 
+absl::Status HeadCore::RestoreGroups(const std::vector<Journal::Row>& rows) {
+  std::map<uint64_t, GroupSpec> specs;
+  for (const Journal::Row& row : rows) {
+    if (row.table != "group") continue;
+    ARGOSY_ASSIGN_OR_RETURN(GroupRow group, Decode<GroupRow>(row.value));
+    GroupSpec spec{group.id, group.name, group.job, group.detached, {static_cast<scheduler::GroupStrategy>(group.strategy), {}}};
+    for (const GroupRow::Bundle& bundle : group.bundles) {
+      scheduler::BundleDemand demand;
+      ARGOSY_ASSIGN_OR_RETURN(demand.resources, ResourceSet::FromMap(bundle.resources));
+      ARGOSY_ASSIGN_OR_RETURN(demand.labels, scheduler::LabelSelector::FromMap(bundle.labels));
+      spec.demand.bundles.push_back(std::move(demand));
+    }
+    // Its job's end was written before the group's own.
+    const JobRecord* job = spec.detached ? nullptr : jobs_.Find(spec.job.Hex());
+    if (job != nullptr && IsTerminal(job->state)) journal_.Write({{"group", row.key, "", true}});
+    else specs[group.order] = std::move(spec);
+  }
+  for (auto& [order, spec] : specs) {
+    next_group_order_ = order + 1;
+    StepGroups(scheduler::RestoreGroup{spec.id, spec.demand});
+    group_specs_[spec.id] = std::move(spec);
+  }
+  return absl::OkStatus();
+}
+
 void HeadCore::CreateGroup(GroupSpec spec, Done<GroupView> done) {
   GroupId id = spec.id;
+  std::vector<Journal::Change> changes;
   if (!group_specs_.contains(id)) {
     scheduler::CreateGroup create{id, spec.demand};
     if (absl::Status status = groups_.CheckCreate(create); !status.ok()) return done(status);
+    GroupRow row{id, spec.name, spec.job, spec.detached, static_cast<uint8_t>(spec.demand.strategy), {}, next_group_order_++};
+    for (const scheduler::BundleDemand& bundle : spec.demand.bundles) row.bundles.push_back({bundle.resources.ToMap(), bundle.labels.ToMap()});
+    changes.push_back({"group", Key(id), Encode(row)});
     group_specs_[id] = std::move(spec);
     StepGroups(create);
     SchedulePass();
   }
-  absl::StatusOr<GroupView> view = ViewGroup(id);
-  const scheduler::GroupMachine::Group* group = groups_.Find(id);
-  // While its nodes are asked, the answer that is on its way is worth waiting for: it saves the caller a question.
-  if (group != nullptr && !group->waiting_for.empty()) AwaitGroup(id, kCreateWait, std::move(done));
-  else done(std::move(view));
+  // Its nodes are asked while the journal is written. A repeat's empty write comes after the first's own.
+  journal_.Write(std::move(changes), [this, id, done = std::move(done)](absl::Status status) mutable {
+    if (!status.ok()) {
+      RemoveGroup(id);
+      return done(status);
+    }
+    const scheduler::GroupMachine::Group* group = groups_.Find(id);
+    // The answer of a node that is on its way is worth waiting for: it saves the caller a question.
+    if (group != nullptr && !group->waiting_for.empty()) AwaitGroup(id, kCreateWait, std::move(done));
+    else done(ViewGroup(id));
+  });
 }
 
 void HeadCore::WaitGroup(GroupId id, absl::Duration wait, Done<GroupView> done) {
@@ -277,14 +325,17 @@ void HeadCore::AnswerGroupWaiters(GroupId id, bool all_overdue) {
   for (Done<GroupView>& done : ready) done(view);
 }
 
-void HeadCore::RemoveGroup(GroupId id) {
-  if (!group_specs_.contains(id)) return;
-  StepGroups(scheduler::RemoveGroup{id});
-  FinishGroup(id);
+void HeadCore::RemoveGroup(GroupId id, DoneStatus done) {
+  if (group_specs_.contains(id)) {
+    StepGroups(scheduler::RemoveGroup{id});
+    FinishGroup(id);
+  }
+  if (done) journal_.Write({}, std::move(done));   // behind the group's own
 }
 
 void HeadCore::FinishGroup(GroupId id) {
   if (group_specs_.erase(id) == 0) return;
+  journal_.Write({{"group", Key(id), "", true}});
   std::string reason = fmt::format("placement group {} was removed", id.Short());
   for (const WaitEntry& entry : placement_.TakeGroup(id)) {
     if (entry.kind == WaitKind::kLease) StepLeases(LeaseRefused{entry.key, reason});

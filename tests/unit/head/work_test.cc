@@ -388,5 +388,83 @@ TEST_CASE("Head: a group that fits one node is prepared and committed by one mes
   CHECK(head.Call(head.cluster, &Cluster::WaitGroup, wait).state() == v1::GroupInfo::CREATED);
 }
 
+TEST_CASE("Head: groups are known after a restart, with the bundles that nodes hold; of ended jobs and removed ones none is") {
+  TestHead head;
+  NodeId node_id = NodeId::Random();
+  GroupId created = GroupId::Random(), waiting = GroupId::Random(), removed = GroupId::Random(), of_job = GroupId::Random();
+  auto spec = [](GroupId id, double cpus) {
+    v1::GroupSpec spec;
+    spec.set_group_id(Bytes(id));
+    spec.set_name("group " + id.Short());
+    spec.set_detached(true);
+    (*spec.add_bundles()->mutable_resources())["CPU"] = cpus;
+    (*spec.mutable_bundles(0)->mutable_label_selector())["zone"] = "!b";
+    return spec;
+  };
+  auto prepare = [](TestNode& node) {
+    v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
+    v1::NodeMessage message;
+    message.mutable_bundles_prepared()->set_group_id(asked.group_id());
+    message.mutable_bundles_prepared()->set_attempt(asked.attempt());
+    message.mutable_bundles_prepared()->set_ok(true);
+    node.Send(message);
+  };
+  auto wait = [&](GroupId id, double seconds) {
+    v1::WaitGroupRequest request;
+    request.set_group_id(Bytes(id));
+    request.set_wait_seconds(seconds);
+    return head.Call(head.cluster, &Cluster::WaitGroup, request);
+  };
+  {
+    TestNode node(head, "n", {{"CPU", 2}}, false, node_id);
+    node.Expect(Kind::kRegistered);
+    v1::NodeMessage joined;
+    joined.mutable_driver_joined()->set_job_id(Bytes(JobId::FromNumber(7)));
+    joined.mutable_driver_joined()->set_entrypoint("./a.out");
+    node.Send(joined);
+    head.WaitForJob(JobId::FromNumber(7).Hex(), v1::JobInfo::RUNNING);
+    Create(head, spec(created, 1));
+    prepare(node);
+    REQUIRE(wait(created, 15).state() == v1::GroupInfo::CREATED);
+    Create(head, spec(waiting, 64));
+    Create(head, spec(removed, 64));
+    v1::GroupSpec of = spec(of_job, 64);
+    of.set_detached(false);
+    of.set_job_id(Bytes(JobId::FromNumber(7)));
+    Create(head, of);
+    v1::RemoveGroupRequest remove;
+    remove.set_group_id(Bytes(removed));
+    head.Call(head.cluster, &Cluster::RemoveGroup, remove);
+    v1::NodeMessage left;
+    left.mutable_driver_left()->set_job_id(Bytes(JobId::FromNumber(7)));
+    node.Send(left);
+    node.Expect(Kind::kJobEnded);
+    head.Stop();
+  }
+  head.Start();
+  CHECK(head.Call(head.cluster, &Cluster::ListGroups, v1::Empty()).groups_size() == 2);
+  v1::GroupInfo known = wait(created, 0);
+  CHECK(known.state() == v1::GroupInfo::PENDING);
+  CHECK(known.spec().name() == "group " + created.Short());
+  CHECK(known.spec().bundles(0).label_selector().at("zone") == "!b");
+  TestNode node(head, "n", {{"CPU", 2}}, false, node_id, [&](v1::Register& r) {
+    v1::HeldBundle* held = r.add_bundles();
+    held->set_group_id(Bytes(created));
+    held->set_committed(true);
+    (*held->mutable_resources())["CPU"] = 1;
+  });
+  node.Expect(Kind::kRegistered);
+  known = wait(created, 15);
+  CHECK(known.state() == v1::GroupInfo::CREATED);
+  CHECK(known.bundle_nodes(0) == Bytes(node_id));
+  CHECK_FALSE(node.Has(Kind::kReturnBundles));
+  CHECK(wait(waiting, 0).state() == v1::GroupInfo::PENDING);
+  // What waits is placed once all nodes are back.
+  TestNode large(head, "large", {{"CPU", 64}});
+  large.Expect(Kind::kRegistered);
+  prepare(large);
+  CHECK(wait(waiting, 15).state() == v1::GroupInfo::CREATED);
+}
+
 }  // namespace
 }  // namespace argosy::head

@@ -242,4 +242,56 @@ TEST_CASE("GroupMachine: bad demands and too many groups are refused") {
   CHECK(machine.CheckCreate(create).code() == absl::StatusCode::kResourceExhausted);
 }
 
+TEST_CASE("GroupMachine: a restored group takes back the bundles that its nodes hold, and places only what is gone") {
+  Head head;
+  for (uint64_t n = 1; n <= 3; ++n) AddNode(head.view, n, {{"CPU", 1}});
+  const ResourceSet cpu = Res({{"CPU", 1}});
+  head.Step(RestoreGroup{G(1), Bundles(GroupStrategy::kStrictSpread, 2, {{"CPU", 1}})});
+  head.Step(RestoreGroup{G(2), Bundles(GroupStrategy::kPack, 1, {{"CPU", 1}})});
+  CHECK(Only<SendPrepare>(head.Step(Tick{})).empty());
+  CHECK(head.machine.Find(G(1))->state == GroupState::kRestored);
+  CHECK_FALSE(head.machine.Find(G(1))->explanation.empty());
+
+  // The node's report of what is free comes without its bundles.
+  REQUIRE(head.view.UpdateAvailable(N(2), ResourceSet()).ok());
+  CHECK(head.Step(BundleHeld{N(2), G(1), 1, cpu, true}).empty());
+  CHECK(head.view.FindBundle({G(1), 1})->id == N(2));
+  CHECK(head.view.Find(N(2))->available.IsEmpty());
+  // Not twice, not what was only prepared, not of another size, not of unknown groups.
+  CHECK(Only<SendReturn>(head.Step(BundleHeld{N(3), G(1), 1, cpu, true})).size() == 1);
+  CHECK(Only<SendReturn>(head.Step(BundleHeld{N(3), G(1), 0, cpu, false})).size() == 1);
+  CHECK(Only<SendReturn>(head.Step(BundleHeld{N(3), G(1), 0, Res({{"CPU", 0.5}}), true})).size() == 1);
+  CHECK(Only<SendReturn>(head.Step(BundleHeld{N(3), G(9), 0, cpu, true})).size() == 1);
+  CHECK(Only<SendReturn>(head.Step(BundleHeld{N(3), G(1), 7, cpu, true})).size() == 1);
+
+  auto ready = Only<GroupReady>(head.Step(BundleHeld{N(3), G(2), 0, cpu, true}));
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].group == G(2));
+
+  // The third node never had it: its bundle is placed again, the other stays where it is.
+  REQUIRE(head.view.UpdateAvailable(N(3), ResourceSet()).ok());
+  auto settled = head.Step(RestoreSettled{});
+  CHECK(Only<GroupRescheduling>(settled).at(0).bundles == std::vector<int>{0});
+  ready = Only<GroupReady>(head.Settle(settled));
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].nodes == std::vector<NodeId>{N(1), N(2)});
+}
+
+TEST_CASE("GroupMachine: a restored group whose nodes are lost or that had none is placed like a new one") {
+  Head head;
+  AddNode(head.view, 1, {{"CPU", 1}});
+  AddNode(head.view, 2, {{"CPU", 1}});
+  head.Step(RestoreGroup{G(1), Bundles(GroupStrategy::kPack, 2, {{"CPU", 1}})});
+  REQUIRE(head.view.UpdateAvailable(N(1), ResourceSet()).ok());
+  head.Step(BundleHeld{N(1), G(1), 0, Res({{"CPU", 1}}), true});
+  REQUIRE(head.view.MarkLost(N(1), head.now).ok());
+  head.Step(NodeLost{N(1)});
+  CHECK(head.machine.Find(G(1))->state == GroupState::kRestored);
+  head.Step(RestoreSettled{});
+  CHECK(head.machine.Find(G(1))->state == GroupState::kPending);
+  AddNode(head.view, 3, {{"CPU", 1}});
+  CHECK(Only<GroupReady>(head.Settle(head.Step(Tick{}))).size() == 1);
+  CHECK(Only<GroupReady>(head.Step(RestoreSettled{})).empty());   // said again: nothing is restored any more
+}
+
 }  // namespace argosy::scheduler
