@@ -112,6 +112,21 @@ __attribute__((noinline)) void Hold(const std::string& until) {
   argosy::Get(running);
 }
 
+// A placement group and an actor inside it; then waits for the file, and uses both again.
+void HoldGroup(const std::string& until) {
+  argosy::PlacementGroup group = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"CPU", 1}}}}, .name = "kept"});
+  group.Ready();
+  argosy::Actor<Speaker> inside = argosy::Spawn<Speaker>({.name = "inside", .resources = {{"CPU", 1}}, .placement_group = group.id()}, std::string("still"));
+  argosy::Get(inside.Call<&Speaker::Say>(1));
+  std::puts("ready");
+  std::fflush(stdout);
+  LoopUntilThere(until);
+  group.Ready();
+  argosy::Get(inside.Call<&Speaker::Say>(2));
+  argosy::Kill(inside);
+  argosy::Remove(group);
+}
+
 void Trace() {
   argosy::SetTraceParent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
   std::printf("trace %s\n", argosy::Get(argosy::Task<Outer>().Submit()).c_str());
@@ -154,6 +169,7 @@ int main(int argc, char** argv) {
   if (what == "metrics") Metrics();
   if (what == "trace") Trace();
   if (what == "hold") Hold(argv[2]);
+  if (what == "group") HoldGroup(argv[2]);
   if (what == "flood") argosy::Get(argosy::Task<Flood>().Submit(std::atoi(argv[2])));
   std::puts("done");
   return 0;
