@@ -30,19 +30,12 @@ using argosy::Put;
 using argosy::Spawn;
 using argosy::Task;
 using argosy::bench::MeasureRate;
+using argosy::bench::Median;
 using argosy::bench::Row;
+using argosy::bench::SecondsSince;
 
 constexpr int kBatch = 1000;
 constexpr size_t kLarge = size_t{100} << 20;
-
-double SecondsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 int SmallValue() { return 0; }
 

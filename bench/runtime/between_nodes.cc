@@ -32,13 +32,9 @@ int main(int argc, char** argv) {
     ObjectRef<Array<char>> object = Put(Array<char>(bytes.data(), bytes.size(), nullptr));
     auto begin = std::chrono::steady_clock::now();
     Get(Task<Size>({.resources = {{"sink", 1}}}).Submit(object));
-    rates.push_back(static_cast<double>(size) / 1e9 / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    rates.push_back(static_cast<double>(size) / 1e9 / bench::SecondsSince(begin));
   }
-  auto median = [](std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-  };
-  std::printf("object of %zu MiB from node to node: %.2f GB/s, %.2f of one TCP connection over loopback (%.2f GB/s)\n", size >> 20, median(rates),
-              median(rates) / median(limits), median(limits));
+  std::printf("object of %zu MiB from node to node: %.2f GB/s, %.2f of one TCP connection over loopback (%.2f GB/s)\n", size >> 20, bench::Median(rates),
+              bench::Median(rates) / bench::Median(limits), bench::Median(limits));
   return 0;
 }

@@ -76,6 +76,13 @@ double PingPongOn(int mine, int other) {
 
 }  // namespace
 
+double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin); }
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
 PingPong MeasurePingPong() {
   cpu_set_t before;
   if (::sched_getaffinity(0, sizeof before, &before) != 0) return {};

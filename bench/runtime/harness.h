@@ -8,6 +8,9 @@
 
 namespace argosy::bench {
 
+double SecondsSince(std::chrono::steady_clock::time_point begin);
+double Median(std::vector<double> values);   // the upper of two; not of none
+
 // One line of the table and of the JSON: `value` in `unit`, and beside it what this machine could do at most, by the limits of the same run.
 struct Row {
   std::string name;

@@ -5,25 +5,25 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/runtime/harness.h"
+
 extern char** environ;
 
 namespace {
+
+using argosy::bench::Median;
+using argosy::bench::SecondsSince;
 
 class Server {
  public:
   int Value() { return 1; }
 };
-
-double MillisSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-}
 
 double BareExec() {
   char self[] = "/proc/self/exe", leave[] = "--leave";
@@ -32,7 +32,7 @@ double BareExec() {
   pid_t pid = 0;
   if (::posix_spawn(&pid, self, nullptr, nullptr, arguments, environ) != 0) return 0;
   ::waitpid(pid, nullptr, 0);
-  return MillisSince(begin);
+  return 1e3 * SecondsSince(begin);
 }
 
 // Variables of its own: no worker that was started ahead fits.
@@ -40,14 +40,9 @@ double FirstCall(int number) {
   auto begin = std::chrono::steady_clock::now();
   argosy::Actor<Server> server = argosy::Spawn<Server>({.env_vars = {{"NUMBER", std::to_string(number)}}});
   argosy::Get(server.Call<&Server::Value>());
-  double took = MillisSince(begin);
+  double took = 1e3 * SecondsSince(begin);
   argosy::Kill(server);
   return took;
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace

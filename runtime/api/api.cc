@@ -422,12 +422,11 @@ namespace {
 // Asks in turns that the head can hold, until the group is created or the time is over.
 wire::GroupInfo WaitGroup(GroupId group, const internal::GroupRequest* request, absl::Time deadline) {
   for (;;) {
-    if (request != nullptr) request->ThrowIfRefused();
     wire::WaitGroup message;
     message.group = group;
     message.wait_seconds = std::clamp(absl::ToDoubleSeconds(deadline - absl::Now()), 0.0, 10.0);
     absl::StatusOr<wire::GroupInfo> answer = CurrentCore()->CallNode(message);
-    if (!answer.ok() && request != nullptr) request->ThrowIfRefused();   // meanwhile
+    if (!answer.ok() && request != nullptr) request->ThrowIfRefused();   // the daemon has forgotten it, and why
     wire::GroupInfo info = internal::OrThrow(std::move(answer));
     if (info.state == wire::GroupInfo::kRemoved) throw RuntimeError("the placement group was removed");
     if (info.state == wire::GroupInfo::kCreated || absl::Now() >= deadline) return info;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,10 +21,15 @@ constexpr absl::Duration kStackWait = absl::Seconds(10);
 constexpr double kPrintsBurst = 8 << 20;
 constexpr double kPrintsRate = 4 << 20;
 
-// What was found by a text that is the name of one and the beginning of another's id: the name is meant.
-template <class T, class HasName>
-void NamesFirst(std::vector<T>& found, HasName has_name) {
+// The one that `text` means, of those whose id begins with it or whose name it is: one that lives before those that have ended, and one of that
+// name before one whose id only begins so.
+template <class T, class Lives, class HasName>
+absl::StatusOr<T> TheOne(std::string_view kind, const std::string& text, std::vector<T> found, Lives lives, HasName has_name) {
+  if (found.size() > 1) std::erase_if(found, [&](const T& one) { return !lives(one); });
   if (std::any_of(found.begin(), found.end(), has_name)) std::erase_if(found, [&](const T& one) { return !has_name(one); });
+  if (found.empty()) return NotFound("no {} has the id or name {}", kind, text);
+  if (found.size() > 1) return InvalidArgument("{} {}s have an id or name that is {}; give more of the id", found.size(), kind, text);
+  return found.front();
 }
 
 }  // namespace
@@ -184,12 +190,8 @@ absl::StatusOr<NodeId> HeadCore::FindNode(const std::string& name) const {
   for (const NodeTable::Node* node : nodes_.All()) {
     if (!name.empty() && (node->description.name == name || node->description.id.Hex().starts_with(name))) found.push_back(node->description.id);
   }
-  // A name that a lost node had too means the one that lives; another's id may begin with the same letters.
-  if (found.size() > 1) std::erase_if(found, [this](NodeId id) { return !nodes_.Find(id)->alive; });
-  NamesFirst(found, [&](NodeId id) { return nodes_.Find(id)->description.name == name; });
-  if (found.empty()) return NotFound("no node has the id or name {}", name);
-  if (found.size() > 1) return InvalidArgument("{} nodes have an id or name that is {}; give more of the id", found.size(), name);
-  return found.front();
+  return TheOne("node", name, std::move(found), [this](NodeId id) { return nodes_.Find(id)->alive; },
+                [&](NodeId id) { return nodes_.Find(id)->description.name == name; });
 }
 
 absl::StatusOr<HeadCore::LogPlace> HeadCore::FindLog(const LogRequest& request) const {
@@ -212,11 +214,10 @@ absl::StatusOr<HeadCore::LogPlace> HeadCore::FindLog(const LogRequest& request) 
     for (const ActorRecord* actor : actors_.All(true)) {
       if (!request.id.empty() && (actor->id.Hex().starts_with(request.id) || actor->name == request.id)) found.push_back(actor);
     }
-    if (found.size() > 1) std::erase_if(found, [](const ActorRecord* actor) { return actor->state == ActorState::kDead; });
-    NamesFirst(found, [&](const ActorRecord* actor) { return actor->name == request.id; });
-    if (found.empty()) return NotFound("no actor has the id or name {}", request.id);
-    if (found.size() > 1) return InvalidArgument("{} actors have an id or name that is {}; give more of the id", found.size(), request.id);
-    const ActorRecord& actor = *found.front();
+    ARGOSY_ASSIGN_OR_RETURN(const ActorRecord* one, TheOne("actor", request.id, std::move(found),
+                                                           [](const ActorRecord* actor) { return actor->state != ActorState::kDead; },
+                                                           [&](const ActorRecord* actor) { return actor->name == request.id; }));
+    const ActorRecord& actor = *one;
     place.what = fmt::format("actor {} ({})", actor.id.Short(), actor.class_name);
     NodeId node = actor.node;
     WorkerId worker = actor.worker.worker;

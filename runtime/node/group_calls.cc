@@ -15,7 +15,7 @@ absl::Status Removed(GroupId id) { return NotFound("placement group {} was remov
 
 void GroupCalls::Create(const wire::CreateGroup& request, JobId job, Done<wire::GroupInfo> done) {
   if (!request.detached) groups_.try_emplace(request.group, Group{.state = Group::kCreating, .job = job});
-  asked_.push_back({request, job, std::move(done)});
+  asked_.push_back({{request, job}, std::move(done)});
   AskHead();
 }
 
@@ -23,23 +23,23 @@ void GroupCalls::AskHead() {
   if (head_is_asked_ || asked_.empty()) return;
   head_is_asked_ = true;
   std::vector<ClusterClient::GroupCall> calls;
-  auto done = std::make_shared<std::vector<Done<wire::GroupInfo>>>();
+  auto under_way = std::make_shared<std::vector<Asked>>();
   for (; !asked_.empty() && calls.size() < kGroupsACall; asked_.pop_front()) {
-    calls.push_back({std::move(asked_.front().request), asked_.front().job});
-    done->push_back(std::move(asked_.front().done));
+    calls.push_back(asked_.front().call);
+    under_way->push_back(std::move(asked_.front()));
   }
-  std::vector<GroupId> ids;
-  for (const ClusterClient::GroupCall& call : calls) ids.push_back(call.group.group);
   using Results = std::vector<absl::StatusOr<wire::GroupInfo>>;
-  cluster_.CreateGroups(calls, [this, weak = std::weak_ptr<bool>(alive_), ids = std::move(ids), done](absl::StatusOr<Results> results) {
+  cluster_.CreateGroups(calls, [this, weak = std::weak_ptr<bool>(alive_), under_way](absl::StatusOr<Results> results) {
     if (weak.expired()) return;
     head_is_asked_ = false;
-    for (size_t i = 0; i < ids.size(); ++i) {
+    const size_t count = under_way->size();
+    for (size_t i = 0; i < count; ++i) {
       absl::StatusOr<wire::GroupInfo> info = !results.ok()          ? results.status()
                                              : i < results->size() ? (*results)[i]
-                                                                   : Internal("the head answered for {} of {} groups", results->size(), ids.size());
-      Created(ids[i], info);
-      (*done)[i](std::move(info));
+                                                                   : Internal("the head answered for {} of {} groups", results->size(), count);
+      Asked& asked = (*under_way)[i];
+      Created(asked.call.group.group, info);
+      asked.done(std::move(info));
     }
     AskHead();
   });

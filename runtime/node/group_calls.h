@@ -14,9 +14,10 @@
 
 namespace argosy::node {
 
-// What this node's clients ask about placement groups, answered without a trip to the head where that can be known here: who asks about a group that is
-// being made here waits for the head's answer to that, for clients do not; then it is watched until it is created, so that who waits for it next is
-// answered from here; its end is acknowledged at once, and told to the head until that has heard it. Detached groups, which outlive whoever could clean up after a lost removal, and groups of other nodes go to the head each time.
+// What this node's clients ask about placement groups, answered without a trip to the head where that can be known here: who asks about a group
+// that is being made here waits for the head's answer to that, for clients do not; then it is watched until it is created, so that who waits for
+// it next is answered from here; its end is acknowledged at once, and told to the head until that has heard it. Detached groups, which outlive
+// whoever could clean up after a lost removal, and groups of other nodes go to the head each time.
 //
 // Thread:   the loop's.
 // Lifetime: the cluster client, which drops its callbacks when it ends, is of the same loop.
@@ -34,7 +35,7 @@ class GroupCalls {
   void JobGone(JobId job);
 
  private:
-  // Created ones; more are not remembered: they go to the head.
+  // When there are more, those that are created are not remembered: they go to the head.
   static constexpr size_t kGroupsMax = 10'000;
   static constexpr size_t kGroupsACall = 1'000;
   // A created group may lose a node: for so long nobody asks again.
@@ -57,7 +58,7 @@ class GroupCalls {
   void RemoveAtHead(GroupId id);
   static void Answer(std::vector<Waiting> waiting, const absl::StatusOr<wire::GroupInfo>& result);
 
-  struct Asked { wire::CreateGroup request; JobId job; Done<wire::GroupInfo> done; };
+  struct Asked { ClusterClient::GroupCall call; Done<wire::GroupInfo> done; };
 
   ClusterClient& cluster_;
   std::deque<Asked> asked_;

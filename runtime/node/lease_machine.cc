@@ -104,6 +104,16 @@ void LeaseMachine::EndWaiting(const LeaseAsked& request, absl::Status status, Co
   context.effects.push_back(AnswerRequest{request.request_id, std::move(status)});
 }
 
+void LeaseMachine::EndWaitingIf(const std::function<bool(const LeaseAsked& request)>& ends, const char* why, Context& context) {
+  auto end = [&](const LeaseAsked& request) {
+    if (!ends(request)) return false;
+    EndWaiting(request, absl::CancelledError(why), context);
+    return true;
+  };
+  std::erase_if(waiting_, end);
+  std::erase_if(forwarded_, [&](const auto& item) { return end(item.second); });
+}
+
 void LeaseMachine::ForwardOrWait(const LeaseAsked& request, Context& context) {
   if (waiting() >= options_.waiting_max) {
     context.effects.push_back(AnswerRequest{
@@ -239,10 +249,8 @@ void LeaseMachine::On(const LeaseCancelled& event, Context& context) {
     waiting_.erase(waits);
     return;
   }
-  if (forwarded_.erase(event.request_id) > 0) {
-    context.effects.push_back(WithdrawForwarded{event.request_id});
-    context.effects.push_back(AnswerRequest{event.request_id, absl::CancelledError("cancelled")});
-    return;
+  if (auto forwarded = forwarded_.extract(event.request_id); !forwarded.empty()) {
+    return EndWaiting(forwarded.mapped(), absl::CancelledError("cancelled"), context);
   }
   for (auto& [id, lease] : leases_) {
     if (lease.source != Source::kLocal || lease.held || lease.local_request != event.request_id) continue;
@@ -374,18 +382,7 @@ void LeaseMachine::On(const WorkerEnded& event, Context& context) {
 }
 
 void LeaseMachine::On(const HolderGone& event, Context& context) {
-  auto cancel = [&](const LeaseAsked& request) { EndWaiting(request, absl::CancelledError("who asked is gone"), context); };
-  std::erase_if(waiting_, [&](const LeaseAsked& waiting) {
-    if (waiting.holder != event.holder) return false;
-    cancel(waiting);
-    return true;
-  });
-  std::erase_if(forwarded_, [&](const auto& item) {
-    if (item.second.holder != event.holder) return false;
-    context.effects.push_back(WithdrawForwarded{item.first});
-    cancel(item.second);
-    return true;
-  });
+  EndWaitingIf([&](const LeaseAsked& request) { return request.holder == event.holder; }, "who asked is gone", context);
   for (auto& [id, lease] : leases_) {
     // Nobody wants what its task returns. The lease goes with the worker.
     if (lease.holder == event.holder && lease.source != Source::kActor) Kill(lease.worker, "the holder of its lease is gone", context);
@@ -482,18 +479,7 @@ void LeaseMachine::On(const ActorExitAnnounced& event, Context& context) {
 }
 
 void LeaseMachine::On(const JobGone& event, Context& context) {
-  auto cancel = [&](const LeaseAsked& request) { EndWaiting(request, absl::CancelledError("the job has ended"), context); };
-  std::erase_if(waiting_, [&](const LeaseAsked& waiting) {
-    if (waiting.job != event.job) return false;
-    cancel(waiting);
-    return true;
-  });
-  std::erase_if(forwarded_, [&](const auto& item) {
-    if (item.second.job != event.job) return false;
-    context.effects.push_back(WithdrawForwarded{item.first});
-    cancel(item.second);
-    return true;
-  });
+  EndWaitingIf([&](const LeaseAsked& request) { return request.job == event.job; }, "the job has ended", context);
   // The head ends the leases of a job everywhere by itself.
   std::erase_if(remote_, [&](const auto& item) { return item.second.job == event.job; });
   for (WorkerId worker : pool_.OfJob(event.job)) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -96,10 +97,10 @@ struct LeaseMachineOptions {
 // Who uses the node's resources and workers.
 //
 // A local request is granted here when it fits now and nothing in it needs the head; else it is forwarded, and the head grants from some
-// node's ledger (HeadGrants). While requests of this node that could run here wait at the head newer ones do not overtake them, and what becomes free
-// here goes to them at once: the head, which has others to think of, is only told. Unless it has marked the node contended: then others have waited
-// for long enough, and it alone grants. Without a head they wait here. Leases are recalled when the head says so, when the node is contended
-// (those granted here), or when requests wait here.
+// node's ledger (HeadGrants). While requests of this node that could run here wait at the head newer ones do not overtake them, and what
+// becomes free here goes to them at once: the head, which has others to think of, is only told. Unless it has marked the node contended: then
+// others have waited for long enough, and it alone grants. Without a head they wait here. Leases are recalled when the head says so, when the
+// node is contended (those granted here), or when requests wait here.
 //
 //   request --fits--> starting (or an idle worker) --registered--> held --returned, recalled, died--> gone
 //       `--else--> forwarded --granted, refused--> answered
@@ -193,6 +194,8 @@ class LeaseMachine {
   void WaitHere(LeaseAsked request);
   // Answers a request that waits here no more, and sees that the head keeps nothing for it.
   void EndWaiting(const LeaseAsked& request, absl::Status status, Context& context);
+  // All of them, here and at the head.
+  void EndWaitingIf(const std::function<bool(const LeaseAsked& request)>& ends, const char* why, Context& context);
   // A worker for a granted lease: an idle one, one that is starting for nobody, or a new one.
   void AttachWorker(Lease lease, const wire::CodePackage& code, WorkerId new_worker, Context& context);
   void AnswerHeld(Lease& lease, Context& context);

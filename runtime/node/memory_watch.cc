@@ -24,7 +24,7 @@ constexpr absl::Duration kPeersPeriod = absl::Seconds(10);
 constexpr absl::Duration kPeerWait = absl::Milliseconds(500);
 // The longest that a process is waited for that was ended: the kernel may take its time to free what it had.
 constexpr absl::Duration kEndWait = absl::Seconds(3);
-// While much is free looks are rarer: none can fill memory faster than this, bytes a second, and half of what is free outlasts the pause.
+// While much is free looks are rarer: at this rate, bytes a second, half of what is free outlasts the pause.
 constexpr double kFillRate = 8e9;
 constexpr absl::Duration kPauseMax = absl::Seconds(1);
 // Below the threshold, too, when nobody gets on with anything.

@@ -9,7 +9,7 @@ namespace argosy::worker {
 
 SubmitMachine::ShapeId SubmitMachine::Shape(const std::string& key) {
   auto [it, is_new] = shape_ids_.try_emplace(key, static_cast<ShapeId>(shapes_.size()));
-  if (is_new) shapes_.emplace_back();
+  if (is_new) shapes_.emplace_back().requests_allowed = limits_.requests_first;
   return it->second;
 }
 
@@ -51,8 +51,7 @@ void SubmitMachine::Fill(ShapeId shape_id, absl::Time now, Effects& effects) {
     if (best.IsNil()) break;
     PushNext(best, now, effects);
   }
-  size_t allowed = static_cast<size_t>(std::max(shape.requests_allowed, limits_.requests_first));
-  size_t wanted = std::min(shape.waiting.size(), allowed);
+  size_t wanted = std::min(shape.waiting.size(), static_cast<size_t>(shape.requests_allowed));
   if (now >= shape.request_not_before) {
     while (shape.requests.size() < wanted) {
       uint64_t request = next_request_++;
@@ -108,7 +107,7 @@ void SubmitMachine::Granted(uint64_t request, LeaseId id, absl::Time now, Effect
   lease.idle_since = now;
   leases_.emplace(id, std::move(lease));
   shape.leases.push_back(id);
-  shape.requests_allowed = std::min(2 * std::max(shape.requests_allowed, limits_.requests_first), limits_.requests_max);
+  shape.requests_allowed = std::min(2 * shape.requests_allowed, limits_.requests_max);
   Fill(shape_id, now, effects);
 }
 
@@ -292,7 +291,7 @@ void SubmitMachine::ReturnLease(LeaseId id, bool worker_failed, Effects& effects
   auto it = leases_.find(id);
   ShapeState& shape = shapes_[it->second.shape];
   std::erase(shape.leases, id);
-  if (shape.leases.empty()) shape.requests_allowed = 0;
+  if (shape.leases.empty()) shape.requests_allowed = limits_.requests_first;
   leases_.erase(it);
   effects.returns.push_back({id, worker_failed});
 }

@@ -15,7 +15,8 @@
 namespace argosy::worker {
 
 struct SubmitLimits {
-  // Lease requests of one shape that wait at the same time: few at first, for where nothing is free each is for nothing; with every grant twice as many.
+  // Lease requests of one shape that wait at the same time: few at first, for where nothing is free each is for nothing; with every grant twice
+  // as many.
   int requests_first = 2;
   int requests_max = 16;
   int pipeline_max = 128;                                    // tasks pushed to one worker
@@ -116,7 +117,7 @@ class SubmitMachine {
   struct ShapeState {
     std::deque<TaskId> waiting;        // by priority, then as they came
     std::vector<uint64_t> requests;
-    int requests_allowed = 0;          // 0: none was granted since the shape had a lease last
+    int requests_allowed = 0;          // grows with each grant, until the shape has no lease again
     std::vector<LeaseId> leases;
     absl::Duration average = absl::InfiniteDuration();
     absl::Time request_not_before = absl::InfinitePast();

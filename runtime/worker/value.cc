@@ -30,6 +30,7 @@ void Copy(std::byte* to, const std::byte* from, size_t size) {
   }
   size_t threads = std::min({size / kCopyPiece, kCopyThreadsMax, size_t{std::thread::hardware_concurrency()}});
   std::vector<std::thread> helpers;
+  helpers.reserve(threads);
   size_t copied = 0;   // by helpers, from the front
   size_t each = threads > 1 ? Align(size / threads) : 0;
   try {

@@ -25,13 +25,17 @@ def argosy_binary() -> str:
     return str(binary)
 
 
+def clean_environment(**more) -> dict:
+    """This process's, without what would point at a cluster of its user's."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("ARGOSY_", "RAY_"))} | {k: str(v) for k, v in more.items()}
+
+
 class Cluster:
     """Lives until `stop`, or until this process dies: the head ends at the end of a pipe that only this process holds."""
 
     def __init__(self, home: pathlib.Path, start_arguments=()):
         self.home = home
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("ARGOSY_", "RAY_"))}
-        self.environment.update(HOME=str(home), ARGOSY_SESSIONS_DIR=str(home / "sessions"))
+        self.environment = clean_environment(HOME=home, ARGOSY_SESSIONS_DIR=home / "sessions")
         ready_read, ready_write = os.pipe()
         eof_read, self._alive = os.pipe()
         self.log_path = home / "start.log"

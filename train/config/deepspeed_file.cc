@@ -34,23 +34,17 @@ const DeepSpeedAlias* FindAlias(std::string_view path) {
 std::string Suggestion(std::string_view path) {
   const std::string leaf = absl::AsciiStrToLower(ToAbsl(LeafOf(path)));
   if (leaf == "max_grad_norm" || leaf == "grad_clip" || leaf == "clip_grad") return "gradient_clipping";
-  std::string best;
-  size_t best_distance = std::max<size_t>(1, leaf.size() / 3) + 1;
+  NearestName nearest(leaf);
   auto consider = [&](std::string_view candidate) {
-    if (SectionOf(candidate) != SectionOf(path)) return;
-    size_t distance = EditDistance(leaf, LeafOf(candidate));
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
+    if (SectionOf(candidate) == SectionOf(path)) nearest.Consider(EditDistance(leaf, LeafOf(candidate)), candidate);
   };
   for (const DeepSpeedKey& key : DeepSpeedKeys()) consider(key.path);
   for (const DeepSpeedAlias& alias : DeepSpeedAliases()) consider(alias.path);
-  if (!best.empty()) return best;
+  if (!nearest.best().empty()) return nearest.best();
   for (const DeepSpeedKey& key : DeepSpeedKeys()) {
     if (LeafOf(key.path) == leaf) return std::string(key.path);
   }
-  return best;
+  return {};
 }
 
 // The source's byte that the parser's count of bytes stands for; it points behind the character that was wrong.

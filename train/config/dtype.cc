@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 
 namespace argosy::train {
 namespace {
@@ -66,6 +67,28 @@ float FloatFromF16(uint16_t bits) {
   // Zero and subnormals: mantissa * 2^-24.
   float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+void ConvertWeights(std::span<const std::byte> in, DType from, std::vector<std::byte>& out, DType to) {
+  size_t count = in.size() / SizeOf(from);
+  out.resize(count * SizeOf(to));
+  if (from == to) {
+    std::memcpy(out.data(), in.data(), in.size());
+  } else if (from == DType::kBF16) {
+    for (size_t i = 0; i < count; ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, in.data() + 2 * i, 2);
+      float value = FloatFromBf16(bits);
+      std::memcpy(out.data() + 4 * i, &value, 4);
+    }
+  } else {
+    for (size_t i = 0; i < count; ++i) {
+      float value;
+      std::memcpy(&value, in.data() + 4 * i, 4);
+      uint16_t bits = Bf16FromFloat(value);
+      std::memcpy(out.data() + 2 * i, &bits, 2);
+    }
+  }
 }
 
 }  // namespace argosy::train

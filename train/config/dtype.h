@@ -3,9 +3,12 @@
 // Element types of stored tensors, and the conversions that reading and writing weights need.
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace argosy::train {
 
@@ -35,5 +38,8 @@ inline uint16_t Bf16FromFloat(float value) {
 
 // Exact.
 float FloatFromF16(uint16_t bits);
+
+// Weights of one type as another, as they lie in a file: float32 and bfloat16.
+void ConvertWeights(std::span<const std::byte> in, DType from, std::vector<std::byte>& out, DType to);
 
 }  // namespace argosy::train

@@ -118,16 +118,10 @@ absl::Status CheckKeys(const json& file) {
     }
     auto is_key = [&key = key](std::string_view known) { return key == known; };
     if (std::any_of(std::begin(kRead), std::end(kRead), is_key) || std::any_of(std::begin(kWithoutEffect), std::end(kWithoutEffect), is_key)) continue;
-    std::string best;
-    size_t best_distance = std::max<size_t>(1, key.size() / 3) + 1;
-    for (std::string_view known : kRead) {
-      if (size_t distance = EditDistance(key, known); distance < best_distance) {
-        best_distance = distance;
-        best = known;
-      }
-    }
+    NearestName nearest(key);
+    for (std::string_view known : kRead) nearest.Consider(EditDistance(key, known), known);
     return InvalidArgument("\"{}\" is {}: this key of a LoRA config is not known here{}", key, Shown(value),
-                           best.empty() ? "; leave it out" : fmt::format("; did you mean \"{}\"?", best));
+                           nearest.best().empty() ? "; leave it out" : fmt::format("; did you mean \"{}\"?", nearest.best()));
   }
   return absl::OkStatus();
 }

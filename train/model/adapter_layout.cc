@@ -58,7 +58,7 @@ absl::Status CheckNames(std::string_view key, const std::vector<std::string>& na
 
 class NewSource final : public WeightSource {
  public:
-  NewSource(const AdapterLayout& layout, LoraInit init, const WeightSource& base, uint64_t seed) : init_(init), base_(base), seed_(seed) {
+  NewSource(const AdapterLayout& layout, LoraInit init, const WeightSource& base, uint64_t seed) : base_(base), seed_(seed) {
     for (const UnitAdapters& unit : layout.units) {
       for (const AdaptedModule& module : unit.modules) {
         const TensorRange &a = unit.layout.ranges[module.a], &b = unit.layout.ranges[module.b];
@@ -89,22 +89,10 @@ class NewSource final : public WeightSource {
 
  private:
   struct Fill { double normal = 0, uniform = 0; };
-  LoraInit init_;
   const WeightSource& base_;
   uint64_t seed_;
   std::map<std::string, Fill> fills_;
   std::map<std::string, std::string> copies_;
-};
-
-class FileSource final : public WeightSource {
- public:
-  explicit FileSource(const HfWeights& files) : files_(files) {}
-  absl::Status Read(const TensorRange& tensor, int64_t begin, std::span<float> out) const override {
-    return files_.ReadRange(tensor.name, begin, out);
-  }
-
- private:
-  const HfWeights& files_;
 };
 
 // The base with some of its tensors out of the adapter's file.
@@ -293,7 +281,7 @@ absl::StatusOr<StoredAdapter> OpenAdapter(const std::string& directory, const Mo
   if (!layout.ok()) return Annotate(layout.status(), (std::filesystem::path(directory) / kAdapterConfigName).string());
   adapter.layout = *std::move(layout);
   ARGOSY_RETURN_IF_ERROR(CheckAgainstFiles(adapter, std::move(brought)));
-  adapter.values = std::make_unique<FileSource>(*adapter.files);
+  adapter.values = WeightsFromHf(*adapter.files);
   adapter.base = std::make_unique<OverlaidSource>(base, *adapter.files, std::move(embeddings));
   return adapter;
 }

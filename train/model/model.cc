@@ -19,7 +19,6 @@ struct Model::State {
   std::vector<UnitWeights> flats;  // by unit
 
   // Fills a buffer of each unit.
-  static absl::StatusOr<at::Tensor> Read(const WeightSource& source, const UnitLayout& unit, at::ScalarType type);
   absl::Status Fill(const WeightSource& source);
   at::Tensor HeadMatrix() const { return network.HeadMatrix(flats.back(), flats.front()); }
 
@@ -57,22 +56,9 @@ Model::~Model() = default;
 
 const ModelConfig& Model::config() const { return state_->network.config(); }
 
-absl::StatusOr<at::Tensor> Model::State::Read(const WeightSource& source, const UnitLayout& unit, at::ScalarType type) {
-  constexpr int64_t kBlock = 1 << 20;
-  std::vector<float> block;
-  at::Tensor flat = at::empty({unit.elements}, type);
-  for (int64_t begin = 0; begin < unit.elements; begin += kBlock) {
-    int64_t count = std::min(kBlock, unit.elements - begin);
-    block.resize(count);
-    ARGOSY_RETURN_IF_ERROR(ReadFlat(source, unit, begin, block));
-    flat.narrow(0, begin, count).copy_(at::from_blob(block.data(), {count}, at::kFloat));
-  }
-  return flat;
-}
-
 absl::Status Model::State::Fill(const WeightSource& source) {
   for (const UnitLayout& unit : network.layout().units) {
-    ARGOSY_ASSIGN_OR_RETURN(at::Tensor flat, Read(source, unit, type));
+    ARGOSY_ASSIGN_OR_RETURN(at::Tensor flat, ReadFlatTensor(source, unit, 0, unit.elements, type));
     flats.emplace_back(std::move(flat));
   }
   return absl::OkStatus();
@@ -97,7 +83,8 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& base_con
   auto state = std::make_unique<State>(Network(adapter.config, adapter.layout), dtype);
   ARGOSY_RETURN_IF_ERROR(state->Fill(*adapter.base));
   for (size_t unit = 0; unit < state->flats.size(); ++unit) {
-    ARGOSY_ASSIGN_OR_RETURN(state->flats[unit].adapter, State::Read(*adapter.values, adapter.layout.units[unit].layout, at::kFloat));
+    const UnitLayout& trained = adapter.layout.units[unit].layout;
+    ARGOSY_ASSIGN_OR_RETURN(state->flats[unit].adapter, ReadFlatTensor(*adapter.values, trained, 0, trained.elements, at::kFloat));
   }
   return std::unique_ptr<Model>(new Model(std::move(state)));
 }

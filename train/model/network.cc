@@ -68,6 +68,19 @@ at::ScalarType TorchType(DType dtype) {
   }
 }
 
+absl::StatusOr<at::Tensor> ReadFlatTensor(const WeightSource& source, const UnitLayout& unit, int64_t begin, int64_t end, at::ScalarType type) {
+  constexpr int64_t kBlock = 1 << 20;
+  std::vector<float> block;
+  at::Tensor read = at::empty({end - begin}, type);
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t count = std::min(kBlock, end - at);
+    block.resize(static_cast<size_t>(count));
+    ARGOSY_RETURN_IF_ERROR(ReadFlat(source, unit, at, block));
+    read.narrow(0, at - begin, count).copy_(at::from_blob(block.data(), {count}, at::kFloat));
+  }
+  return read;
+}
+
 Network::Network(ModelConfig config) : config_(std::move(config)), layout_(MakeLayout(config_)) {
   constexpr std::array<std::string_view, kSlots> kNames = {
       "input_layernorm.weight",    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
@@ -321,20 +334,6 @@ at::Tensor Network::HeadMatrixGradient(const UnitWeights& head_gradient, const U
   return layout_.tied ? WeightGradient(0, "embed_tokens.weight", embedding_gradient) : WeightGradient(head_unit(), "lm_head.weight", head_gradient);
 }
 
-Network::LayerTensors Network::LayerViews(int64_t layer, const UnitWeights& weights) const {
-  LayerTensors views;
-  const size_t unit = static_cast<size_t>(layer) + 1;
-  for (size_t slot = 0; slot < kSlots; ++slot) {
-    const TensorRange* range = layer_ranges_[layer][slot];
-    if (range == nullptr) continue;
-    const Trained trained = adapters_ ? layer_trained_[layer][slot] : Trained{};
-    views.tensors[slot] = trained.whole != nullptr ? TrainedView(unit, trained.whole->range, weights.adapter).to(weights.base.scalar_type())
-                                                   : weights.base.narrow(0, range->offset, range->elements).view(range->shape);
-    views.adapters[slot] = AdapterOf(unit, trained.module, weights.adapter);
-  }
-  return views;
-}
-
 Network::LayerTensors Network::LayerGradients(int64_t layer, const UnitWeights& gradients) const {
   LayerTensors views;
   const size_t unit = static_cast<size_t>(layer) + 1;
@@ -345,6 +344,15 @@ Network::LayerTensors Network::LayerGradients(int64_t layer, const UnitWeights& 
     if (trained.whole != nullptr) views.tensors[slot] = TrainedView(unit, trained.whole->range, gradients.adapter);
     else if (gradients.base.defined()) views.tensors[slot] = gradients.base.narrow(0, range->offset, range->elements).view(range->shape);
     views.adapters[slot] = AdapterOf(unit, trained.module, gradients.adapter);
+  }
+  return views;
+}
+
+// Weights lie as their gradients do; those with copies of their own are computed with in the base's type.
+Network::LayerTensors Network::LayerViews(int64_t layer, const UnitWeights& weights) const {
+  LayerTensors views = LayerGradients(layer, weights);
+  for (at::Tensor& tensor : views.tensors) {
+    if (tensor.defined()) tensor = tensor.to(weights.base.scalar_type());
   }
   return views;
 }

@@ -25,6 +25,9 @@ namespace argosy::train {
 
 at::ScalarType TorchType(DType dtype);
 
+// Elements [begin, end) of a unit's flat buffer in `type`, read a block at a time.
+absl::StatusOr<at::Tensor> ReadFlatTensor(const WeightSource& source, const UnitLayout& unit, int64_t begin, int64_t end, at::ScalarType type);
+
 // What one layer's backward needs when its forward is not to be computed again: it holds the layer's activations.
 struct LayerTape;
 
@@ -92,6 +95,8 @@ struct HeadGradients {
 class Network {
  public:
   explicit Network(ModelConfig config);
+  Network(const Network&) = delete;   // it points into its own layouts, which only a move takes along
+  Network(Network&&) = default;
   // With low-rank adapters beside the weights, and some tensors replaced by ones that are trained.
   Network(ModelConfig config, AdapterLayout adapters);
 

@@ -224,8 +224,6 @@ static absl::Status ReadBlocks(const WeightSource& source, const UnitLayout& uni
 }
 
 absl::Status Engine::State::LoadBase(const WeightSource& source) {
-  constexpr int64_t kBlock = 1 << 20;
-  std::vector<float> block;
   std::map<int64_t, int> sizes;
   for (size_t unit = 0; unit < units.size(); ++unit) {
     BaseState& state = bases[unit];
@@ -234,13 +232,7 @@ absl::Status Engine::State::LoadBase(const WeightSource& source) {
     state.cuts = CutEvenly(layout.elements, group->size());
     const bool sharded = options.zero_stage == 3;
     const int64_t begin = sharded ? state.cuts[group->rank()] : 0, end = sharded ? state.cuts[group->rank() + 1] : layout.elements;
-    at::Tensor held = at::empty({end - begin}, type);
-    for (int64_t at = begin; at < end; at += kBlock) {
-      block.resize(std::min(kBlock, end - at));
-      ARGOSY_RETURN_IF_ERROR(ReadFlat(source, layout, at, block));
-      held.narrow(0, at - begin, static_cast<int64_t>(block.size())).copy_(at::from_blob(block.data(), {static_cast<int64_t>(block.size())}, at::kFloat));
-    }
-    (sharded ? state.share : state.full) = std::move(held);
+    ARGOSY_ASSIGN_OR_RETURN((sharded ? state.share : state.full), ReadFlatTensor(source, layout, begin, end, type));
   }
   return absl::OkStatus();
 }

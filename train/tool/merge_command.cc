@@ -1,6 +1,7 @@
-#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
@@ -18,19 +19,6 @@ struct MergeFlags {
   int64_t shard_size = kShardBytesDefault;
   bool untie = false;
 };
-
-// The elements as the file has them, rounded once.
-void Encode(std::span<const float> values, DType as, std::vector<std::byte>& bytes) {
-  bytes.resize(values.size() * static_cast<size_t>(SizeOf(as)));
-  if (as == DType::kF32) {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t bits = Bf16FromFloat(values[i]);
-    std::memcpy(bytes.data() + 2 * i, &bits, 2);
-  }
-}
 
 absl::Status Merge(const MergeFlags& flags) {
   ARGOSY_ASSIGN_OR_RETURN(std::string base, BaseOfAdapter(flags.adapter, flags.model));
@@ -66,7 +54,7 @@ absl::Status Merge(const MergeFlags& flags) {
       for (int64_t begin = 0; begin < range.elements; begin += kElements) {
         values.resize(static_cast<size_t>(std::min(kElements, range.elements - begin)));
         ARGOSY_RETURN_IF_ERROR(merged->Read(range, begin, values));
-        Encode(values, dtype, bytes);
+        ConvertWeights(std::as_bytes(std::span(values)), DType::kF32, bytes, dtype);   // rounded once
         ARGOSY_RETURN_IF_ERROR(writer->Write(range.name, begin * SizeOf(dtype), bytes));
       }
     }

@@ -46,20 +46,17 @@ std::string UnknownArguments(const CLI::App& app) {
   for (const std::string& argument : app.remaining(true)) {
     if (argument.size() < 2 || argument[0] != '-') continue;
     const std::string flag = argument.substr(0, argument.find('='));
-    std::string best;
-    size_t best_distance = std::max<size_t>(2, flag.size() / 3) + 1;
+    NearestName nearest(flag, 2);
     for (const CLI::Option* option : last->get_options()) {
       for (const std::string& name : option->get_lnames()) {
         size_t distance = EditDistance(flag, "--" + name);
         // A name that goes on where the flag ends is what was meant, however much is missing.
         if (flag.size() > 4 && ("--" + name).starts_with(flag)) distance = 1;
-        if (distance >= best_distance) continue;
-        best_distance = distance;
-        best = "--" + name;
+        nearest.Consider(distance, "--" + name);
       }
     }
     text += fmt::format("{}{} has no flag {}{}", text.empty() ? "" : "; ", command, flag,
-                        best.empty() ? "" : fmt::format(": did you mean {}?", best));
+                        nearest.best().empty() ? "" : fmt::format(": did you mean {}?", nearest.best()));
   }
   return text.empty() ? text : fmt::format("{} ({} --help lists the flags)", text, command);
 }

@@ -69,29 +69,6 @@ absl::StatusOr<std::vector<WeightPart>> WeightParts(const Engine& engine, int ra
   return pieces;
 }
 
-// Little-endian weights of one type to another.
-void Convert(std::span<const std::byte> in, DType from, std::vector<std::byte>& out, DType to) {
-  size_t count = in.size() / SizeOf(from);
-  out.resize(count * SizeOf(to));
-  if (from == to) {
-    std::memcpy(out.data(), in.data(), in.size());
-  } else if (from == DType::kBF16) {
-    for (size_t i = 0; i < count; ++i) {
-      uint16_t bits;
-      std::memcpy(&bits, in.data() + 2 * i, 2);
-      float value = FloatFromBf16(bits);
-      std::memcpy(out.data() + 4 * i, &value, 4);
-    }
-  } else {
-    for (size_t i = 0; i < count; ++i) {
-      float value;
-      std::memcpy(&value, in.data() + 4 * i, 4);
-      uint16_t bits = Bf16FromFloat(value);
-      std::memcpy(out.data() + 2 * i, &bits, 2);
-    }
-  }
-}
-
 absl::Status ReadPart(const Engine& engine, TensorPart part, const Extent& extent, std::span<std::byte> out) {
   if (part == TensorPart::kWeights) return engine.ReadWeights(extent, out);
   // Vectors of bytes are aligned for any type.
@@ -134,7 +111,7 @@ absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointW
       absl::Status status = transport.Receive(piece.owner, bytes, absl::Now() + options.deadline);
       if (!status.ok()) return Annotate(status, fmt::format("{} from rank {}", piece.tensor->spec.name, piece.owner));
     }
-    Convert(bytes, have, converted, want);
+    ConvertWeights(bytes, have, converted, want);
     ARGOSY_RETURN_IF_ERROR(writer.Write(piece.tensor->spec.name, piece.begin * SizeOf(want), converted));
     written += static_cast<int64_t>(converted.size());
     if (options.progress) options.progress(written, writer.Layout().tensor_bytes);

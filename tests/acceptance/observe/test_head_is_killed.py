@@ -7,15 +7,14 @@ import re
 import signal
 import subprocess
 
-from argosy_cluster import argosy_binary, build_dir, wait_until
+from argosy_cluster import argosy_binary, build_dir, clean_environment, wait_until
 
 
 class Cluster:
     """Of daemons that go on by themselves: one that waits for its daemons stops all when one has ended."""
 
     def __init__(self, home, *start_arguments):
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("ARGOSY_", "RAY_"))}
-        self.environment.update(HOME=str(home), ARGOSY_SESSIONS_DIR=str(home / "sessions"))
+        self.environment = clean_environment(HOME=home, ARGOSY_SESSIONS_DIR=home / "sessions")
         said = subprocess.run([argosy_binary(), "start", "--head", "--port", "0", "--dashboard-port", "0", *start_arguments], env=self.environment,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60).stdout
         self.address = re.search(r"head started: pid \d+, (\S+)", said)[1]

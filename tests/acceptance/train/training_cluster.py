@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from argosy_cluster import Cluster, argosy_binary
+from argosy_cluster import Cluster, argosy_binary, clean_environment
 
 
 @dataclasses.dataclass
@@ -152,7 +152,7 @@ class TrainingCluster(Cluster):
 
 def verb(*arguments, timeout=120):
     """A verb that needs no cluster."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("ARGOSY_", "RAY_"))}
+    environment = clean_environment()
     result = subprocess.run([argosy_binary(), *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=timeout,
                             stdin=subprocess.DEVNULL)
     assert result.returncode == 0, f"argosy {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stdout}\n{result.stderr}"

@@ -267,16 +267,20 @@ TEST_CASE("Head: a detached actor is known after a restart and its node's word k
   CHECK(Resolve(head, id, 1, 0).state() == v1::ActorInfo::ALIVE);
 }
 
+void JoinDriver(TestHead& head, TestNode& node, JobId job) {
+  v1::NodeMessage joined;
+  joined.mutable_driver_joined()->set_job_id(Bytes(job));
+  joined.mutable_driver_joined()->set_entrypoint("./a.out");
+  node.Send(joined);
+  head.WaitForJob(job.Hex(), v1::JobInfo::RUNNING);
+}
+
 TEST_CASE("Head: a driver's end is told to every node and ends its actors") {
   TestHead head;
   TestNode driver(head, "d", {{"CPU", 1}}), other(head, "o", {{"CPU", 1}});
   driver.Expect(Kind::kRegistered);
   other.Expect(Kind::kRegistered);
-  v1::NodeMessage joined;
-  joined.mutable_driver_joined()->set_job_id(Bytes(JobId::FromNumber(1)));
-  joined.mutable_driver_joined()->set_entrypoint("./a.out");
-  driver.Send(joined);
-  head.WaitForJob(JobId::FromNumber(1).Hex(), v1::JobInfo::RUNNING);
+  JoinDriver(head, driver, JobId::FromNumber(1));
   ActorId id = ActorId::Random();
   v1::CreateActorRequest create;
   *create.mutable_spec() = Spec(id, "");
@@ -291,21 +295,29 @@ TEST_CASE("Head: a driver's end is told to every node and ends its actors") {
   CHECK(head.Job(JobId::FromNumber(1).Hex()).state() == v1::JobInfo::SUCCEEDED);
 }
 
-void AnswerBundles(TestNode& node, bool commit) {
+// Says whether the node has taken the bundles that it is asked for, and returns the question.
+v1::PrepareBundles AnswerPrepare(TestNode& node, bool ok) {
+  v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
   v1::NodeMessage message;
-  if (commit) {
-    v1::CommitBundles asked = node.Expect(Kind::kCommitBundles).commit_bundles();
-    CHECK(asked.indices_size() == 1);
-    message.mutable_bundles_committed()->set_group_id(asked.group_id());
-    message.mutable_bundles_committed()->set_attempt(asked.attempt());
-    message.mutable_bundles_committed()->set_ok(true);
-  } else {
-    v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
-    CHECK_FALSE(asked.commit());
-    message.mutable_bundles_prepared()->set_group_id(asked.group_id());
-    message.mutable_bundles_prepared()->set_attempt(asked.attempt());
-    message.mutable_bundles_prepared()->set_ok(true);
+  message.mutable_bundles_prepared()->set_group_id(asked.group_id());
+  message.mutable_bundles_prepared()->set_attempt(asked.attempt());
+  message.mutable_bundles_prepared()->set_ok(ok);
+  if (!ok) message.mutable_bundles_prepared()->set_reason("no room");
+  node.Send(message);
+  return asked;
+}
+
+void AnswerBundles(TestNode& node, bool commit) {
+  if (!commit) {
+    CHECK_FALSE(AnswerPrepare(node, true).commit());
+    return;
   }
+  v1::NodeMessage message;
+  v1::CommitBundles asked = node.Expect(Kind::kCommitBundles).commit_bundles();
+  CHECK(asked.indices_size() == 1);
+  message.mutable_bundles_committed()->set_group_id(asked.group_id());
+  message.mutable_bundles_committed()->set_attempt(asked.attempt());
+  message.mutable_bundles_committed()->set_ok(true);
   node.Send(message);
 }
 
@@ -369,19 +381,11 @@ TEST_CASE("Head: a group that fits one node is prepared and committed by one mes
   spec.set_group_id(Bytes(id));
   for (int i = 0; i < 2; ++i) (*spec.add_bundles()->mutable_resources())["CPU"] = 1;
   Create(head, spec);
-  auto answer = [&](TestNode& node, bool ok) {
-    v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
+  for (bool ok : {false, true}) {
+    v1::PrepareBundles asked = AnswerPrepare(a, ok);
     CHECK(asked.commit());
     CHECK(asked.bundles_size() == 2);
-    v1::NodeMessage message;
-    message.mutable_bundles_prepared()->set_group_id(asked.group_id());
-    message.mutable_bundles_prepared()->set_attempt(asked.attempt());
-    message.mutable_bundles_prepared()->set_ok(ok);
-    message.mutable_bundles_prepared()->set_reason("no room");
-    node.Send(message);
-  };
-  answer(a, false);
-  answer(a, true);
+  }
   v1::WaitGroupRequest wait;
   wait.set_group_id(Bytes(id));
   wait.set_wait_seconds(15);
@@ -401,14 +405,6 @@ TEST_CASE("Head: groups are known after a restart, with the bundles that nodes h
     (*spec.mutable_bundles(0)->mutable_label_selector())["zone"] = "!b";
     return spec;
   };
-  auto prepare = [](TestNode& node) {
-    v1::PrepareBundles asked = node.Expect(Kind::kPrepareBundles).prepare_bundles();
-    v1::NodeMessage message;
-    message.mutable_bundles_prepared()->set_group_id(asked.group_id());
-    message.mutable_bundles_prepared()->set_attempt(asked.attempt());
-    message.mutable_bundles_prepared()->set_ok(true);
-    node.Send(message);
-  };
   auto wait = [&](GroupId id, double seconds) {
     v1::WaitGroupRequest request;
     request.set_group_id(Bytes(id));
@@ -418,13 +414,9 @@ TEST_CASE("Head: groups are known after a restart, with the bundles that nodes h
   {
     TestNode node(head, "n", {{"CPU", 2}}, false, node_id);
     node.Expect(Kind::kRegistered);
-    v1::NodeMessage joined;
-    joined.mutable_driver_joined()->set_job_id(Bytes(JobId::FromNumber(7)));
-    joined.mutable_driver_joined()->set_entrypoint("./a.out");
-    node.Send(joined);
-    head.WaitForJob(JobId::FromNumber(7).Hex(), v1::JobInfo::RUNNING);
+    JoinDriver(head, node, JobId::FromNumber(7));
     Create(head, spec(created, 1));
-    prepare(node);
+    AnswerPrepare(node, true);
     REQUIRE(wait(created, 15).state() == v1::GroupInfo::CREATED);
     Create(head, spec(waiting, 64));
     Create(head, spec(removed, 64));
@@ -462,7 +454,7 @@ TEST_CASE("Head: groups are known after a restart, with the bundles that nodes h
   // What waits is placed once all nodes are back.
   TestNode large(head, "large", {{"CPU", 64}});
   large.Expect(Kind::kRegistered);
-  prepare(large);
+  AnswerPrepare(large, true);
   CHECK(wait(waiting, 15).state() == v1::GroupInfo::CREATED);
 }
 
