@@ -227,6 +227,16 @@ class Resolver {
     }
     Settings().precision = precision;
     Row("bf16.enabled", Text(precision == Precision::kBf16), std::move(source), std::move(note));
+
+    constexpr std::string_view kMoments = "bf16.bf16_optimizer_states";
+    const std::optional<bool> narrow = GivenAs<bool>(kMoments);
+    if (!narrow && !flags_.moments) return;
+    Settings().moments = flags_.moments.value_or(narrow.value_or(false) ? Precision::kBf16 : Precision::kFp32);
+    Row(kMoments, Text(Settings().moments == Precision::kBf16), flags_.moments ? "flag --moments" : "file",
+        flags_.moments && narrow && *narrow != (*flags_.moments == Precision::kBf16) ? fmt::format("overrides {} of the file", Text(*narrow)) : "");
+    if (Settings().moments == Precision::kBf16 && precision != Precision::kBf16) {
+      Error("moments in bf16 are for training in bf16: give {} too, or moments in fp32", flags_.precision ? "--mx bf16" : "\"bf16\": {\"enabled\": true}");
+    }
   }
 
   // --- ZeRO and offload.
@@ -264,22 +274,36 @@ class Resolver {
 
   void ResolveOffload() {
     constexpr std::string_view kDevice = "zero_optimization.offload_optimizer.device";
-    std::string file = GivenAs<std::string>(kDevice).value_or("none");
-    if (file == "nvme") {
-      Row(kDevice, "nvme", "file", "set it to \"cpu\"", ValueUse::kRefused);
-      Error("\"{}\" is \"nvme\": optimizer state can lie in host memory only; set it to \"cpu\"", kDevice);
+    constexpr std::string_view kFolder = "zero_optimization.offload_optimizer.nvme_path";
+    const std::string file = GivenAs<std::string>(kDevice).value_or("none");
+    if (file != "none" && file != "cpu" && file != "nvme") {
+      Error("\"{}\" is \"{}\": it must be \"none\", \"cpu\" or \"nvme\"", kDevice, file);
       return;
     }
-    if (file != "none" && file != "cpu") {
-      Error("\"{}\" is \"{}\": it must be \"none\" or \"cpu\"", kDevice, file);
-      return;
+    const std::string in_file = GivenAs<std::string>(kFolder).value_or("");
+    if (file == "nvme" && in_file.empty() && !flags_.offload) {
+      Error("\"{}\" is \"nvme\" without \"nvme_path\": name the folder, on each rank's node, that gets the optimizer's state", kDevice);
     }
-    if (given_.contains(kDevice)) {
-      Row(kDevice, file, IsAuto(kDevice) ? "auto" : "file", std::string(FindDeepSpeedKey(kDevice)->note), ValueUse::kIgnored);
+    const bool by_flag = flags_.offload.has_value();
+    std::string device = file, note;
+    if (by_flag) device = *flags_.offload == "none" || *flags_.offload == "cpu" ? *flags_.offload : "nvme";
+    if (device == "nvme") {
+      Settings().offload_folder = by_flag ? *flags_.offload : in_file;
+      note = "in a file of " + Settings().offload_folder;
+    }
+    if (device == "cpu" || (device == "none" && !by_flag)) note = FindDeepSpeedKey(kDevice)->note;
+    if (by_flag && given_.contains(kDevice)) {
+      note += fmt::format("{}overrides {} of the file", note.empty() ? "" : "; ", file);
+      Warn("--offload {} overrides \"{}\": \"{}\" of the file", *flags_.offload, kDevice, file);
+    }
+    if (by_flag || given_.contains(kDevice)) {
+      Row(kDevice, device, by_flag ? "flag --offload" : IsAuto(kDevice) ? "auto" : "file", note, device == "none" && !by_flag ? ValueUse::kIgnored : ValueUse::kHonoured);
     }
 
     const int stage = Settings().zero_stage;
-    if (file == "cpu" && stage == 0) Error("\"{}\" is \"cpu\" in stage 0, which has no sharded optimizer state: set \"zero_optimization.stage\" to 1, 2 or 3", kDevice);
+    if (file != "none" && stage == 0) {
+      Error("\"{}\" is \"{}\" in stage 0, which has no sharded optimizer state: set \"zero_optimization.stage\" to 1, 2 or 3", kDevice, file);
+    }
     if (std::optional<double> ratio = GivenAs<double>("zero_optimization.offload_optimizer.ratio")) {
       if (!(*ratio >= 0 && *ratio <= 1)) Error("\"zero_optimization.offload_optimizer.ratio\" is {}: it must be from 0 to 1", *ratio);
       else if (*ratio < 1 && stage != 3) Error("\"zero_optimization.offload_optimizer.ratio\" is {} in stage {}: only stage 3 offloads a part", *ratio, stage);

@@ -37,6 +37,8 @@ struct CommandLineSettings {
   std::optional<double> warmup_ratio;                  // --warmup-ratio
   std::optional<double> min_lr;                        // --min-lr
   std::optional<int> zero_stage;                       // --zero-stage
+  std::optional<std::string> offload;                  // --offload: "none", "cpu" or a folder
+  std::optional<Precision> moments;                    // --moments
 };
 
 // What the file's values are resolved against.
@@ -64,6 +66,8 @@ struct TrainSettings {
   double gradient_clipping = 1.0;  // 0 = off
 
   int zero_stage = 3;
+  std::string offload_folder;   // of the optimizer's state, on each rank's node; empty: memory
+  Precision moments = Precision::kFp32;
 };
 
 enum class ValueUse { kHonoured, kIgnored, kRefused };

@@ -1,6 +1,7 @@
 #include "train/optim/adamw.h"
 
 #include <algorithm>
+#include <type_traits>
 
 // One build of each loop for the vector widths of x86-64, chosen at start; elsewhere the compiler's own width.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -21,24 +22,40 @@ ARGOSY_VECTOR_CLONES void PassF32(float* __restrict p, float* __restrict m, floa
 [[gnu::always_inline]] inline float Value(uint16_t bf16) { return FloatFromBf16(bf16); }
 
 // Inlined into the builds of each width.
-template <class Gradient>
-[[gnu::always_inline]] inline void Bf16Elements(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
-                                                const Gradient* __restrict g, size_t n, const AdamWScalars& s) {
+template <class Moment, class Gradient>
+[[gnu::always_inline]] inline void Bf16Elements(uint16_t* __restrict p, uint16_t* __restrict low, Moment* __restrict m, Moment* __restrict v,
+                                                const Gradient* __restrict g, size_t n, const AdamWScalars& s, uint32_t first, uint32_t key) {
   for (size_t i = 0; i < n; ++i) {
     float master = Join({p[i], low[i]});
-    AdamWElement(master, m[i], v[i], Value(g[i]), s);
+    if constexpr (std::is_same_v<Moment, float>) {
+      AdamWElement(master, m[i], v[i], Value(g[i]), s);
+    } else {
+      const uint32_t random = RoundingBits(key, first + static_cast<uint32_t>(i));
+      float moment1 = Value(m[i]), moment2 = Value(v[i]);
+      AdamWElement(master, moment1, moment2, Value(g[i]), s);
+      m[i] = RoundToBf16(moment1, random & 0xffffu);
+      v[i] = RoundToBf16(moment2, random >> 16);
+    }
     SplitFloat halves = Split(master);
     p[i] = halves.parameter;
     low[i] = halves.low;
   }
 }
 ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
-                                   const float* __restrict g, size_t n, AdamWScalars s) {
-  Bf16Elements(p, low, m, v, g, n, s);
+                                   const float* __restrict g, size_t n, AdamWScalars s, uint32_t first, uint32_t key) {
+  Bf16Elements(p, low, m, v, g, n, s, first, key);
 }
 ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, float* __restrict m, float* __restrict v,
-                                   const uint16_t* __restrict g, size_t n, AdamWScalars s) {
-  Bf16Elements(p, low, m, v, g, n, s);
+                                   const uint16_t* __restrict g, size_t n, AdamWScalars s, uint32_t first, uint32_t key) {
+  Bf16Elements(p, low, m, v, g, n, s, first, key);
+}
+ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, uint16_t* __restrict m, uint16_t* __restrict v,
+                                   const float* __restrict g, size_t n, AdamWScalars s, uint32_t first, uint32_t key) {
+  Bf16Elements(p, low, m, v, g, n, s, first, key);
+}
+ARGOSY_VECTOR_CLONES void PassBf16(uint16_t* __restrict p, uint16_t* __restrict low, uint16_t* __restrict m, uint16_t* __restrict v,
+                                   const uint16_t* __restrict g, size_t n, AdamWScalars s, uint32_t first, uint32_t key) {
+  Bf16Elements(p, low, m, v, g, n, s, first, key);
 }
 
 template <class T>
@@ -80,10 +97,13 @@ void AdamWStepF32(std::span<float> parameter, const AdamWSlice& slice, const Ada
 }
 
 void AdamWStepBf16(std::span<uint16_t> parameter, std::span<uint16_t> low, const AdamWSlice& slice, const AdamWScalars& scalars) {
-  auto pass = [&](auto* gradient) {
-    PassBf16(parameter.data(), low.data(), slice.moment1.data(), slice.moment2.data(), gradient, parameter.size(), scalars);
+  auto pass = [&](auto* moment1, auto* moment2) {
+    auto with = [&](auto* gradient) {
+      PassBf16(parameter.data(), low.data(), moment1, moment2, gradient, parameter.size(), scalars, slice.first, slice.key);
+    };
+    slice.gradient_bf16.empty() ? with(slice.gradient.data()) : with(slice.gradient_bf16.data());
   };
-  slice.gradient_bf16.empty() ? pass(slice.gradient.data()) : pass(slice.gradient_bf16.data());
+  slice.moment1_bf16.empty() ? pass(slice.moment1.data(), slice.moment2.data()) : pass(slice.moment1_bf16.data(), slice.moment2_bf16.data());
 }
 
 double SumOfSquares(std::span<const float> values) { return SumOfSquaresOf(values); }

@@ -71,11 +71,34 @@ inline void AdamWElement(float& p, float& m, float& v, float gradient, const Ada
 
 // Parameters and moments of consecutive elements; all spans have one size.
 struct AdamWSlice {
-  std::span<float> moment1;
-  std::span<float> moment2;
-  std::span<const float> gradient;
-  std::span<const uint16_t> gradient_bf16 = {};   // of a bf16 parameter: where it is not empty, in place of `gradient`
+  std::span<float> moment1 = {};
+  std::span<float> moment2 = {};
+  std::span<const float> gradient = {};
+  // Of a bf16 parameter, where they are not empty: in place of the above.
+  std::span<uint16_t> moment1_bf16 = {};
+  std::span<uint16_t> moment2_bf16 = {};
+  std::span<const uint16_t> gradient_bf16 = {};
+  // What moments in bf16 are rounded by: the number of the slice's first element, and of the step and the unit it is in.
+  uint32_t first = 0;
+  uint32_t key = 0;
 };
+
+// 32 bits that `key` and the element's number alone determine.
+inline uint32_t RoundingBits(uint32_t key, uint32_t element) {
+  uint32_t x = key ^ (element * 0x9e3779b9u);
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+// Up with the probability of what is cut off: a step moves the second moment by a thousandth of itself, which rounding to nearest, to the 256th, would
+// lose for ever. `random` has 16 bits.
+inline uint16_t RoundToBf16(float value, uint32_t random) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>(nan ? 0x7fc0u : (bits + random) >> 16);
+}
 void AdamWStepF32(std::span<float> parameter, const AdamWSlice& slice, const AdamWScalars& scalars);
 void AdamWStepBf16(std::span<uint16_t> parameter, std::span<uint16_t> low, const AdamWSlice& slice, const AdamWScalars& scalars);
 

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/status.h"
 #include "train/model/network.h"
+#include "train/optim/state_file.h"
 #include "train/parallel/schedule.h"
 
 namespace argosy::train {
@@ -72,6 +73,7 @@ struct UnitState {
   at::Tensor low;    // bf16 only: lower halves of the owned masters
   at::Tensor moment1;
   at::Tensor moment2;
+  std::span<std::byte> offloaded;   // where the three above are, when that is a file
   at::Tensor gradient;  // of the owned elements: fp32, or alone and without accumulation in the type of the computation
   at::Tensor local;     // stages 0-1: this rank's own sum over micro-batches, fp32, whole unit
   at::Tensor working;   // stages 2-3: the micro-batch's gradient until its reduce
@@ -107,6 +109,7 @@ struct Engine::State {
   Network network;
   Group* group;
   EngineOptions options;
+  std::unique_ptr<StateFile> file;   // of the units' moments and lower halves; outlives them
   at::ScalarType type;
   std::vector<UnitState> units;
   std::vector<BaseState> bases;   // by unit; with adapters only
@@ -161,10 +164,12 @@ struct Engine::State {
 
   absl::Status Load(const WeightSource& source, const OptimizerStart* optimizer);
   absl::Status LoadBase(const WeightSource& source);
+  // Elements of the optimizer's state, all 0.
+  absl::Status MakeOptimizer();
   absl::Status LoadRange(const WeightSource& source, size_t unit, int64_t begin, int64_t count, const at::Tensor& weights);
 
   absl::Status Run(const std::vector<Line>& schedule, bool training);
-  void Step(size_t unit);
+  absl::Status Step(size_t unit);
   void StartGather(size_t unit);
   absl::Status FinishGather(size_t unit);
   void Release(size_t unit);
@@ -214,11 +219,43 @@ absl::Status Engine::State::LoadRange(const WeightSource& source, size_t unit, i
   return absl::OkStatus();
 }
 
-// Reads elements [begin, begin + out.size()) of the unit's flat buffer, a block at a time.
-static absl::Status ReadBlocks(const WeightSource& source, const UnitLayout& unit, int64_t begin, std::span<float> out) {
-  constexpr size_t kBlock = 1 << 20;
-  for (size_t at = 0; at < out.size(); at += kBlock) {
-    ARGOSY_RETURN_IF_ERROR(ReadFlat(source, unit, begin + static_cast<int64_t>(at), out.subspan(at, std::min(kBlock, out.size() - at))));
+// Reads the unit's elements from `begin` on into all of `moments`, a block at a time.
+static absl::Status ReadMoments(const WeightSource& source, const UnitLayout& unit, int64_t begin, const at::Tensor& moments) {
+  constexpr int64_t kBlock = 1 << 20;
+  std::vector<float> block;
+  for (int64_t at = 0; at < moments.numel(); at += kBlock) {
+    block.resize(std::min(kBlock, moments.numel() - at));
+    ARGOSY_RETURN_IF_ERROR(ReadFlat(source, unit, begin + at, block));
+    if (moments.scalar_type() == at::kFloat) {
+      std::copy(block.begin(), block.end(), Floats(moments).begin() + at);
+    } else {
+      std::transform(block.begin(), block.end(), Bits(moments).begin() + at, Bf16FromFloat);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::MakeOptimizer() {
+  const at::ScalarType moments = TorchType(options.moments);
+  const int64_t size = (bf16() ? 2 : 0) + 2 * SizeOf(options.moments);
+  if (!options.offload.empty()) {
+    int64_t bytes = 0;
+    for (const UnitState& state : units) bytes += StateFile::Rounded(state.owned_count * size);
+    ARGOSY_ASSIGN_OR_RETURN(file, StateFile::Create(options.offload, bytes));
+  }
+  for (UnitState& state : units) {
+    std::span<std::byte> rest;
+    if (file != nullptr) rest = state.offloaded = file->Take(state.owned_count * size);
+    auto zeros = [&](at::ScalarType type) {
+      if (file == nullptr) return at::zeros({state.owned_count}, type);
+      const size_t bytes = static_cast<size_t>(state.owned_count) * at::elementSize(type);
+      at::Tensor tensor = at::from_blob(rest.data(), {state.owned_count}, type);
+      rest = rest.subspan(bytes);
+      return tensor;
+    };
+    state.moment1 = zeros(moments);
+    state.moment2 = zeros(moments);
+    if (bf16()) state.low = zeros(at::kShort);
   }
   return absl::OkStatus();
 }
@@ -253,7 +290,11 @@ absl::Status Engine::State::Load(const WeightSource& source, const OptimizerStar
     bool everything = stage() == 0;
     state.owned_begin = everything ? 0 : state.begin;
     state.owned_count = everything ? elements : state.count;
-    if (bf16()) state.low = at::zeros({state.owned_count}, at::kShort);
+  }
+  ARGOSY_RETURN_IF_ERROR(MakeOptimizer());
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    UnitState& state = units[unit];
+    const int64_t elements = Layout(unit).elements;
     if (sharded_weights()) {
       state.share = at::empty({state.count}, TorchType(dtype()));
       ARGOSY_RETURN_IF_ERROR(LoadRange(source, unit, state.begin, state.count, state.share));
@@ -262,22 +303,24 @@ absl::Status Engine::State::Load(const WeightSource& source, const OptimizerStar
       state.share = state.full.narrow(0, state.begin, state.count);
       ARGOSY_RETURN_IF_ERROR(LoadRange(source, unit, 0, elements, state.full));
     }
-    state.moment1 = at::zeros({state.owned_count}, at::kFloat);
-    state.moment2 = at::zeros({state.owned_count}, at::kFloat);
     if (optimizer != nullptr) {
-      ARGOSY_RETURN_IF_ERROR(ReadBlocks(*optimizer->moment1, Layout(unit), state.owned_begin, Floats(state.moment1)));
-      ARGOSY_RETURN_IF_ERROR(ReadBlocks(*optimizer->moment2, Layout(unit), state.owned_begin, Floats(state.moment2)));
+      ARGOSY_RETURN_IF_ERROR(ReadMoments(*optimizer->moment1, Layout(unit), state.owned_begin, state.moment1));
+      ARGOSY_RETURN_IF_ERROR(ReadMoments(*optimizer->moment2, Layout(unit), state.owned_begin, state.moment2));
     }
+    if (file != nullptr) ARGOSY_RETURN_IF_ERROR(file->Leave(state.offloaded));
     state.gradient = at::zeros({state.owned_count}, direct() ? GradientType(unit) : at::kFloat);
     if (local_sums() && !direct()) state.local = at::zeros({elements}, at::kFloat);
   }
   return absl::OkStatus();
 }
 
-void Engine::State::Step(size_t unit) {
+absl::Status Engine::State::Step(size_t unit) {
   UnitState& state = units[unit];
-  if (!state.step_due) return;
+  if (!state.step_due) return absl::OkStatus();
   state.step_due = false;
+  // Steps go up the units.
+  if (file != nullptr && unit + 1 < units.size()) file->Expect(units[unit + 1].offloaded);
+  const auto key = static_cast<uint32_t>(options.seed + 0x9e3779b97f4a7c15u * static_cast<uint64_t>(steps) + 0x632be59bu * (unit + 1));
   state.stale = !sharded_weights() && stage() > 0 && group->size() > 1;
   AdamWScalars decayed = ScalarsFor(options.adamw, steps, lr, options.weight_decay, gradient_scale);
   AdamWScalars plain = ScalarsFor(options.adamw, steps, lr, 0.0, gradient_scale);
@@ -291,7 +334,15 @@ void Engine::State::Step(size_t unit) {
     const AdamWScalars& scalars = range.is_matrix() || options.decay_vectors ? decayed : plain;
     at::parallel_for(from, to, /*grain_size=*/1 << 15, [&](int64_t begin, int64_t end) {
       size_t count = end - begin;
-      AdamWSlice slice{.moment1 = Floats(state.moment1).subspan(begin, count), .moment2 = Floats(state.moment2).subspan(begin, count)};
+      // An element's number in its unit: the bits do not depend on how it is cut.
+      AdamWSlice slice{.first = static_cast<uint32_t>(state.owned_begin + begin), .key = key};
+      if (options.moments == DType::kF32) {
+        slice.moment1 = Floats(state.moment1).subspan(begin, count);
+        slice.moment2 = Floats(state.moment2).subspan(begin, count);
+      } else {
+        slice.moment1_bf16 = Bits(state.moment1).subspan(begin, count);
+        slice.moment2_bf16 = Bits(state.moment2).subspan(begin, count);
+      }
       if (state.gradient.scalar_type() == at::kFloat) {
         slice.gradient = Floats(state.gradient).subspan(begin, count);
       } else {
@@ -304,6 +355,7 @@ void Engine::State::Step(size_t unit) {
       }
     });
   }
+  return file != nullptr ? file->Leave(state.offloaded) : absl::OkStatus();
 }
 
 void Engine::State::StartGather(size_t unit) {
@@ -587,7 +639,7 @@ absl::Status Engine::State::Run(const std::vector<Line>& schedule, bool training
     const double waited = times.waiting;
     switch (line.action) {
       case Action::kStep:
-        Step(unit);
+        ARGOSY_RETURN_IF_ERROR(Step(unit));
         break;
       case Action::kGather:
         StartGather(unit);
@@ -645,6 +697,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const ModelConfig& config
   }
   if (options.dtype != DType::kF32 && options.dtype != DType::kBF16) {
     return InvalidArgument("training computes in float32 or bfloat16, not in {}", TorchName(options.dtype));
+  }
+  if (options.moments != DType::kF32 && options.moments != DType::kBF16) {
+    return InvalidArgument("moments are float32 or bfloat16, not {}", TorchName(options.moments));
+  }
+  if (options.moments == DType::kBF16 && (options.dtype != DType::kBF16 || adapter != nullptr)) {
+    return InvalidArgument("moments in bfloat16 are for weights that are trained in bfloat16{}", adapter != nullptr ? ", and adapters are fp32" : "");
   }
   if (options.threads > 0) at::set_num_threads(options.threads);
   if (adapter != nullptr && !options.freeze.empty()) return InvalidArgument("freeze is for full training: beside adapters all weights stay as they are");
@@ -730,7 +788,7 @@ absl::Status Engine::Flush() {
   State& state = *state_;
   ++state.calls;
   for (size_t unit = 0; unit < state.units.size(); ++unit) {
-    state.Step(unit);
+    ARGOSY_RETURN_IF_ERROR(state.Step(unit));
     if (!state.sharded_weights() && !state.adapters()) state.StartGather(unit);
   }
   if (state.sharded_weights() || state.adapters()) return absl::OkStatus();
@@ -799,8 +857,9 @@ absl::Status Engine::ReadState(TensorPart part, const Extent& extent, std::span<
                                extent.begin + extent.count, extent.tensor);
       }
       if (part == TensorPart::kMoment1 || part == TensorPart::kMoment2) {
-        std::span<const float> moments = Floats(part == TensorPart::kMoment1 ? state.moment1 : state.moment2);
-        std::copy_n(moments.begin() + begin, extent.count, out.begin());
+        const at::Tensor& moments = part == TensorPart::kMoment1 ? state.moment1 : state.moment2;
+        if (moments.scalar_type() == at::kFloat) std::copy_n(Floats(moments).begin() + begin, extent.count, out.begin());
+        else std::transform(Bits(moments).begin() + begin, Bits(moments).begin() + begin + extent.count, out.begin(), FloatFromBf16);
         return absl::OkStatus();
       }
       const at::Tensor& weights = state_->stage() == 0 ? state.full : state.share;
@@ -823,12 +882,19 @@ int64_t Engine::StateBytes() const {
                                      state.gradient, state.local}) {
       if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
     }
+    bytes -= static_cast<int64_t>(state.offloaded.size());
   }
   for (const BaseState& state : state_->bases) {
     for (const at::Tensor& tensor : {state.full, state.share}) {
       if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
     }
   }
+  return bytes;
+}
+
+int64_t Engine::OffloadedBytes() const {
+  int64_t bytes = 0;
+  for (const UnitState& state : state_->units) bytes += static_cast<int64_t>(state.offloaded.size());
   return bytes;
 }
 

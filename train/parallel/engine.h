@@ -27,13 +27,15 @@ struct EngineOptions {
   int zero_stage = 2;          // 0: all replicated, 1: optimizer sharded, 2: gradients too, 3: weights too
   DType dtype = DType::kF32;   // of weights and computation: kF32 or kBF16 (with an exact fp32 master)
   AdamWOptions adamw;
+  DType moments = DType::kF32; // of AdamW; kBF16: rounded by chance, for weights in bf16
+  std::string offload;         // folder of the file that keeps the optimizer's state between steps; empty: memory
   double weight_decay = 0.0;
   bool decay_vectors = true;   // false: biases and norms have no weight decay
   double max_grad_norm = 1.0;  // 0: no clipping
   // Tensors whose names one of these regular expressions matches keep their values; they count in no norm.
   std::vector<std::string> freeze;
   Recompute recompute = Recompute::kFull;   // of a layer in its backward; the bits do not depend on it
-  uint64_t seed = 42;          // of the adapters' dropout
+  uint64_t seed = 42;          // of the adapters' dropout, and of moments' rounding
   int threads = 0;             // torch threads of the thread that uses the engine; 0: as they are
 };
 
@@ -130,8 +132,9 @@ class Engine {
   absl::Status ReadWeights(const Extent& extent, std::span<std::byte> out) const;
   // fp32 masters or moments of `extent`, after Flush: of what this rank owns, in stage 0 of everything.
   absl::Status ReadState(TensorPart part, const Extent& extent, std::span<float> out) const;
-  // Bytes this rank holds for weights, gradients and optimizer between steps.
+  // Bytes this rank holds in memory for weights, gradients and optimizer between steps, and of the optimizer in a file.
   int64_t StateBytes() const;
+  int64_t OffloadedBytes() const;
 
   // From now on every line that runs is noted, until null is given. Not owned.
   void TraceInto(std::vector<TracedLine>* lines);

@@ -69,6 +69,12 @@ int64_t HeadTransient(const ModelConfig& config, int64_t tokens, int64_t size, i
   return logits + rows + matrix;
 }
 
+// Of an element: moments, and the lower half of a bf16 weight's master.
+int64_t OptimizerBytes(const PlanOptions& options) {
+  if (options.lora) return 8;
+  return (options.bf16_moments ? 4 : 8) + (options.bf16 ? 2 : 0);
+}
+
 // 0 where the config does not fit the model, which MakeAdapterLayout says.
 int64_t AdapterElements(const ModelConfig& config, const LoraConfig& lora) {
   absl::StatusOr<AdapterLayout> layout = MakeAdapterLayout(config, lora);
@@ -93,7 +99,10 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
     const int64_t owned = stage == 0 ? unit.elements : share;
     rank.weights += (stage == 3 ? share : unit.elements) * size;
     if (options.lora) continue;
-    rank.optimizer += owned * (8 + (options.bf16 ? 2 : 0));
+    const int64_t state = owned * OptimizerBytes(options);
+    // In a file, this unit's, the next one's and the one's before are in memory at most.
+    if (options.offload_file) rank.optimizer = std::max(rank.optimizer, 3 * state);
+    else rank.optimizer += state;
     // Alone and without accumulation, gradients are of the type of the computation, but for a tied matrix' sum of both ends.
     const bool tied_matrix = layout.tied && &unit == &layout.units.front();
     rank.gradients += owned * (alone && options.micro_batches == 1 && !tied_matrix ? size : 4);
@@ -103,7 +112,7 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
     // Whole on every rank, in fp32: values, moments and gradients, and with other ranks its own sum of these.
     const int64_t trained = AdapterElements(config, *options.lora);
     rank.weights += trained * 4;
-    rank.optimizer += trained * 8;
+    if (!options.offload_file) rank.optimizer += trained * 8;
     rank.gradients += trained * (alone ? 4 : 8);
   }
   for (size_t unit = 1; unit + 1 < elements.size(); ++unit) layer_elements = std::max(layer_elements, elements[unit]);
@@ -146,7 +155,10 @@ NodePlan PlanMemory(const ModelConfig& config, const PlanOptions& options) {
 
 DiskPlan PlanDisk(const ModelConfig& config, const PlanOptions& options) {
   const int64_t parameters = options.lora ? AdapterElements(config, *options.lora) : config.ParameterCount();
-  return {.checkpoint = parameters * SizeOf(options.save_dtype), .state = options.save_state ? 12 * parameters : 0};
+  DiskPlan disk{.checkpoint = parameters * SizeOf(options.save_dtype), .state = options.save_state ? 12 * parameters : 0};
+  const bool whole = options.lora || options.zero_stage == 0;
+  if (options.offload_file) disk.offload = parameters / (whole ? 1 : options.ranks) * OptimizerBytes(options);
+  return disk;
 }
 
 ReferenceRules PlanByReference(const ModelConfig& config, const PlanOptions& options) {

@@ -22,6 +22,8 @@ struct PlanOptions {
   int zero_stage = 3;
   bool bf16 = true;               // weights and computation, with exact fp32 masters; false: fp32
   Recompute recompute = Recompute::kFull;
+  bool bf16_moments = false;
+  bool offload_file = false;      // the optimizer's state between steps
   int32_t micro_batches = 1;      // of a step: several are summed in fp32
   int64_t rows = 1;               // of a rank's micro-batch
   int64_t ctx_len = 512;
@@ -51,6 +53,7 @@ struct NodePlan {
 struct DiskPlan {
   int64_t checkpoint = 0;
   int64_t state = 0;
+  int64_t offload = 0;            // of one rank's optimizer, on its node
 };
 
 // What the engine takes: every buffer that it keeps, the schedule's transient ones and one layer's activations.

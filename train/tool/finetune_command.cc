@@ -28,7 +28,7 @@ std::map<std::string, double> ResourcesFromJson(const std::string& flag, const s
 
 struct FinetuneFlags {
   FinetuneOptions options;
-  std::string mixed_precision, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
+  std::string mixed_precision, moments, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
       save_state = "last", recompute;
   int prompt_type = 1;
   bool no_grad_ckpt = false;
@@ -72,6 +72,8 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--adam-betas", flags->betas, "B1,B2");
   finetune->add_option("--adam-eps", s.adam_eps, "");
   finetune->add_option("--zero-stage", s.zero_stage, "0, 1, 2 or 3");
+  finetune->add_option("--offload", s.offload, "Where ranks keep the optimizer's state: none, cpu (memory), or a folder on their nodes' disks");
+  finetune->add_option("--moments", flags->moments, "Precision of the optimizer's moments: fp32 (default) or bf16");
   finetune->add_option("--seed", o.seed, "")->capture_default_str();
   finetune->add_flag("--pack,!--no-pack", o.pack, "Several samples in a row (default)");
   finetune->add_flag("--recipe-parity", o.recipe_parity, "Rows padded to the context length, padding and prompt are targets, file order");
@@ -138,6 +140,14 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
       absl::StatusOr<Precision> precision = PrecisionFromName(flags->mixed_precision);
       if (!precision.ok()) throw CommandFailed("--mx " + Message(precision.status()));
       o.flags.precision = *precision;
+    }
+    if (!flags->moments.empty()) {
+      absl::StatusOr<Precision> moments = PrecisionFromName(flags->moments);
+      if (!moments.ok()) throw CommandFailed(fmt::format("--moments {}: fp32 or bf16", flags->moments));
+      o.flags.moments = *moments;
+    }
+    if (o.flags.offload && *o.flags.offload != "none" && *o.flags.offload != "cpu" && !o.flags.offload->starts_with('/')) {
+      throw CommandFailed(fmt::format("--offload {}: none, cpu, or the whole path of a folder, which begins with /", *o.flags.offload));
     }
     if (flags->no_grad_ckpt) o.recompute = Recompute::kNone;
     if (!flags->recompute.empty()) {

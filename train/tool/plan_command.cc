@@ -16,7 +16,7 @@ double Gb(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 struct PlanFlags {
   std::string model;
   PlanOptions options;
-  std::string precision = "bf16";
+  std::string precision = "bf16", moments = "fp32", offload = "none";
   double node_memory_gb = 0;
   bool lora = false;
   std::string lora_config;
@@ -36,6 +36,13 @@ absl::Status Check(const PlanFlags& flags) {
   if (o.micro_batches < 1) return InvalidArgument("--grad-accum {}: at least 1", o.micro_batches);
   if (o.ctx_len < 2) return InvalidArgument("--ctx-len {}: at least 2", o.ctx_len);
   if (flags.precision != "bf16" && flags.precision != "no") return InvalidArgument("--mx {}: no (fp32) or bf16", flags.precision);
+  if (flags.moments != "fp32" && flags.moments != "bf16") return InvalidArgument("--moments {}: fp32 or bf16", flags.moments);
+  if (flags.moments == "bf16" && (flags.precision != "bf16" || flags.lora || !flags.lora_config.empty())) {
+    return InvalidArgument("--moments bf16 is for weights that are trained in bf16");
+  }
+  if (flags.offload != "none" && flags.offload != "cpu" && !flags.offload.starts_with('/')) {
+    return InvalidArgument("--offload {}: none, cpu, or a folder, which begins with /", flags.offload);
+  }
   if (flags.node_memory_gb < 0) return InvalidArgument("--node-memory {}: GB of a node", flags.node_memory_gb);
   return absl::OkStatus();
 }
@@ -54,6 +61,8 @@ absl::Status Plan(const PlanFlags& flags) {
   ARGOSY_ASSIGN_OR_RETURN(ModelConfig config, ModelOf(flags.model));
   PlanOptions options = flags.options;
   options.bf16 = flags.precision == "bf16";
+  options.bf16_moments = flags.moments == "bf16";
+  options.offload_file = flags.offload.starts_with('/');
   options.save_dtype = options.bf16 ? DType::kBF16 : DType::kF32;
   int64_t trained = config.ParameterCount();
   if (flags.lora || !flags.lora_config.empty()) {
@@ -85,6 +94,9 @@ absl::Status Plan(const PlanFlags& flags) {
   const DiskPlan disk = PlanDisk(config, options);
   fmt::print("\ndisk:      {:.2f} GB a checkpoint, {:.2f} GB a training state (and the next one beside it until it is whole)\n",
              Gb(disk.checkpoint), Gb(disk.state));
+  if (options.offload_file) {
+    fmt::print("offload:   {:.2f} GB in {} a rank, of the stage that --zero-stage says ({})\n", Gb(disk.offload), flags.offload, options.zero_stage);
+  }
   const ReferenceRules rules = PlanByReference(config, options);
   fmt::print("reference: the recipes count 18 M/N K = {:.0f} GB for the optimizer on a node, and 4 M = {:.0f} GB more on rank 0's: {:.0f} GB\n",
              Gb(rules.offload), Gb(rules.aggregation), Gb(rules.offload + rules.aggregation));
@@ -119,6 +131,8 @@ void AddPlanCommand(CLI::App& app) {
   plan->add_option("--ctx-len", flags->options.ctx_len, "Tokens of a row")->capture_default_str();
   plan->add_option("--zero-stage", flags->options.zero_stage, "For the advice: the stage that the run would use")->capture_default_str();
   plan->add_option("--mx", flags->precision, "no (fp32) or bf16")->capture_default_str();
+  plan->add_option("--moments", flags->moments, "Of the optimizer: fp32 or bf16")->capture_default_str();
+  plan->add_option("--offload", flags->offload, "Of the optimizer's state: none, cpu, or a folder on the nodes' disks")->capture_default_str();
   plan->add_flag("--lora", flags->lora, "Train low-rank adapters beside the weights");
   plan->add_option("--lora-config", flags->lora_config, "peft's adapter_config.json (implies --lora)");
   plan->add_option("--node-memory", flags->node_memory_gb, "GB of a node: says what fits");

@@ -144,6 +144,9 @@ class Run {
     }
     ARGOSY_ASSIGN_OR_RETURN(SettingsReport report, ResolveSettings(ds_json, context));
     settings_ = report.settings;
+    if (settings_.moments == Precision::kBf16 && options_.lora) {
+      return InvalidArgument("moments in bf16 with --lora: adapters are trained in fp32, moments too");
+    }
 
     FillBatch();
     epochs_ = options_.as_test ? 1 : options_.num_epochs;
@@ -256,7 +259,9 @@ class Run {
     DType dtype = settings_.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
     save_dtype_ = options_.save_dtype.empty() ? dtype : options_.save_dtype == "bf16" ? DType::kBF16 : DType::kF32;
     spec_.engine = {.zero_stage = settings_.zero_stage, .dtype = dtype, .adam_beta1 = settings_.adam_beta1,
-                    .adam_beta2 = settings_.adam_beta2, .adam_eps = settings_.adam_eps, .weight_decay = settings_.weight_decay,
+                    .adam_beta2 = settings_.adam_beta2, .adam_eps = settings_.adam_eps,
+                    .moments = settings_.moments == Precision::kBf16 ? DType::kBF16 : DType::kF32, .offload = settings_.offload_folder,
+                    .weight_decay = settings_.weight_decay,
                     .decay_vectors = !options_.no_decay_1d, .max_grad_norm = settings_.gradient_clipping,
                     .freeze = options_.freeze, .recompute = options_.recompute};
     spec_.schedule = settings_.schedule;
@@ -297,6 +302,7 @@ class Run {
     grown.vocab_size = spec_.model.vocab_size;
     PlanOptions plan{.ranks = options_.scaling.num_workers, .ranks_per_node = (options_.scaling.num_workers + hosts - 1) / hosts,
                      .zero_stage = spec_.engine.zero_stage, .bf16 = spec_.engine.dtype == DType::kBF16, .recompute = options_.recompute,
+                     .bf16_moments = settings_.moments == Precision::kBf16, .offload_file = !settings_.offload_folder.empty(),
                      .micro_batches = spec_.batch.micro_batches, .rows = settings_.micro_batch_size, .ctx_len = spec_.batch.ctx_len};
     if (options_.lora) plan.lora = lora_;
     return CheckFits(grown, plan, static_cast<int64_t>(most));
@@ -327,6 +333,7 @@ class Run {
             {"schedule", fmt::format("{} of {} steps", LrScheduleName(schedule.type), schedule.total_steps)},
             {"weight decay", fmt::format("{}", spec_.engine.weight_decay)},
             {"betas", fmt::format("{}, {}", spec_.engine.adam_beta1, spec_.engine.adam_beta2)},
+            {"moments", std::string(PrecisionName(settings_.moments))},
             {"gradient clipping", fmt::format("{}", spec_.engine.max_grad_norm)},
             {"epochs", fmt::to_string(epochs_)}};
   }
@@ -492,7 +499,9 @@ class Run {
     ARGOSY_RETURN_IF_ERROR(ShipRows());
     ARGOSY_ASSIGN_OR_RETURN(std::vector<RankReady> ready, ranks_->CallAll<&RankWorker::Setup>(spec_, endpoints, shipped_train_, shipped_eval_));
     for (size_t rank = 0; rank < ready.size(); ++rank) {
-      Say("rank {}:    weights, gradients and optimizer {}, loaded in {}, {} threads", rank, FormatBytes(ready[rank].state_bytes),
+      const int64_t offloaded = ready[rank].offloaded_bytes;
+      Say("rank {}:    weights, gradients and optimizer {}{}, loaded in {}, {} threads", rank, FormatBytes(ready[rank].state_bytes),
+          offloaded > 0 ? fmt::format(" and {} in a file of {}", FormatBytes(offloaded), spec_.engine.offload) : "",
           FormatSeconds(ready[rank].load_seconds), ready[rank].threads);
     }
     if (parameters_ >= kMfuParametersMin && peak_flops_ == 0) {

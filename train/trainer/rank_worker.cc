@@ -230,7 +230,7 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
   const EngineSpec& engine = s.spec.engine;
   EngineOptions options{.zero_stage = engine.zero_stage, .dtype = engine.dtype,
                         .adamw = {.beta1 = engine.adam_beta1, .beta2 = engine.adam_beta2, .eps = engine.adam_eps},
-                        .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
+                        .moments = engine.moments, .offload = engine.offload, .weight_decay = engine.weight_decay, .decay_vectors = engine.decay_vectors,
                         .max_grad_norm = engine.max_grad_norm, .freeze = engine.freeze, .recompute = engine.recompute, .seed = batch.seed, .threads = engine.threads};
   s.model.emplace(*std::move(loaded));
   if (!s.spec.adapter.config.empty()) s.adapter.emplace(s.ValueOrAbort(OpenRunAdapter(s.spec.adapter, *s.model, model.seed)));
@@ -243,7 +243,7 @@ RankReady RankWorker::Setup(RunSpec spec, std::vector<Endpoint> endpoints, Shipp
   const int64_t trained = s.adapter ? s.adapter->layout.ParameterCount() : s.config.ParameterCount();
   spdlog::info("rank {} of {}: {} parameters, {} of them trained, {} bytes of state, loaded in {:.1f} s", s.rank, s.world, s.config.ParameterCount(),
                trained, s.engine->StateBytes(), SecondsSince(begin));
-  return {.state_bytes = s.engine->StateBytes(), .steps_per_epoch = s.plan->StepsInEpoch(0), .load_seconds = SecondsSince(begin),
+  return {.state_bytes = s.engine->StateBytes(), .offloaded_bytes = s.engine->OffloadedBytes(), .steps_per_epoch = s.plan->StepsInEpoch(0), .load_seconds = SecondsSince(begin),
           .parameters = s.config.ParameterCount(), .trained = trained, .threads = engine.threads};
 }
 

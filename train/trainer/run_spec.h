@@ -39,6 +39,8 @@ struct EngineSpec {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
+  DType moments = DType::kF32;
+  std::string offload;          // folder of the optimizer's state, on the rank's node; empty: memory
   double weight_decay = 0;
   bool decay_vectors = true;
   double max_grad_norm = 1.0;
@@ -108,7 +110,8 @@ struct OutputReport {
 };
 
 struct RankReady {
-  int64_t state_bytes = 0;         // weights, gradients and optimizer of this rank
+  int64_t state_bytes = 0;         // weights, gradients and optimizer of this rank, in memory
+  int64_t offloaded_bytes = 0;     // of the optimizer, in a file
   int64_t steps_per_epoch = 0;     // of epoch 0
   double load_seconds = 0;
   int64_t parameters = 0;

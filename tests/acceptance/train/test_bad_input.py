@@ -204,6 +204,9 @@ def test_relative_paths_are_those_of_the_driver(cluster, tmp_path, sums):
     (["--num-epochs", "0"], ["--num-epochs", "0"]),
     (["--test-path", "/no/such/rows.jsonl"], ["--test-path", "/no/such/rows.jsonl"]),
     (["--mx", "fp16"], ["fp16", "bf16"]),
+    (["--moments", "fp16"], ["--moments", "fp16", "bf16"]),
+    (["--mx", "no", "--moments", "bf16"], ["moments in bf16", "--mx bf16"]),
+    (["--offload", "disk"], ["--offload", "disk", "cpu"]),
     (["--trainer-resources", "lots"], ["--trainer-resources", "lots"]),
 ])
 def test_flags_out_of_range(cluster, tmp_path, sums, flags, words):

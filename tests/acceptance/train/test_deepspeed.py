@@ -69,6 +69,27 @@ def test_values_of_the_file_are_used_and_flags_win(cluster, tmp_path, sums):
     assert reference.relative(run.losses, losses) <= 1e-5
 
 
+def test_an_optimizer_offloaded_to_a_folder_learns_the_same_bits_and_is_left_nowhere(cluster, tmp_path, sums):
+    losses, weights = [], []
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    for device in ({"device": "cpu"}, {"device": "nvme", "nvme_path": str(folder)}):
+        run_folder = tmp_path / device["device"]
+        run_folder.mkdir()
+        config = {"bf16": {"enabled": True, "bf16_optimizer_states": True}, "zero_optimization": {"stage": 3, "offload_optimizer": device}}
+        ds = run_folder / "ds.json"
+        ds.write_text(json.dumps(config))
+        run = cluster.finetune(run_folder, *sums.flags(test=False), "-dc", ds, "-bs", 4, "-lr", 1e-3, "--ctx-len", 48, "--max-steps", 6,
+                               "--save-every", 3, "--sample-prompts", 0, ranks=2)
+        losses.append(run.losses)
+        weights.append((run.checkpoint / "model.safetensors").read_bytes())
+        assert ("in a file of " + str(folder) in run.stdout) == (device["device"] == "nvme")
+    assert losses[0] == losses[1] and weights[0] == weights[1]
+    assert list(folder.iterdir()) == []
+    missing = cluster.finetune(tmp_path, *sums.flags(test=False), "--offload", "/no/such/folder", ranks=2, check=False)
+    assert missing.returncode != 0 and "rank " in missing.stderr and "/no/such/folder" in missing.stderr
+
+
 def test_validating_takes_under_half_a_second_and_no_libtorch(tmp_path):
     path = write(tmp_path, DS_70B)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -125,7 +125,8 @@ TEST_CASE("DeepSpeed: the reference recipe's files are read as they are") {
   REQUIRE(large.ok());
   REQUIRE(Find(large, "zero_optimization.offload_optimizer.device") != nullptr);
   CHECK(Find(large, "zero_optimization.offload_optimizer.device")->value == "cpu");
-  CHECK(Find(large, "zero_optimization.offload_optimizer.device")->use == ValueUse::kIgnored);
+  CHECK(Find(large, "zero_optimization.offload_optimizer.device")->use == ValueUse::kHonoured);
+  CHECK(large.settings.offload_folder.empty());
   CHECK(Find(large, "zero_optimization.stage3_prefetch_bucket_size")->value == "15099494");
   CHECK(Find(large, "zero_optimization.stage3_prefetch_bucket_size")->source == "auto");
   CHECK(Find(large, "zero_optimization.stage3_gather_16bit_weights_on_model_save") != nullptr);
@@ -291,7 +292,7 @@ TEST_CASE("DeepSpeed: comments and trailing commas are accepted, broken JSON say
 TEST_CASE("DeepSpeed: what would change results is refused, what would not is listed as ignored") {
   CHECK(Has(Errors(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})"), "zero_quantized_weights"));
   CHECK(Has(Errors(R"({"elasticity": {"enabled": true, "max_train_batch_size": 100}})"), "elasticity"));
-  CHECK(Has(Errors(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})"), "cpu"));
+  CHECK(Has(Errors(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}})"), "nvme"));
   CHECK(Has(Errors(R"({"gradient_allreduce_op": "sum"})"), "mean"));
   SettingsReport report = ValidateDeepSpeedConfig(R"({"elasticity": {"enabled": false}, "tensorboard": {"enabled": true},
       "activation_checkpointing": {"partition_activations": true}, "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})", {});
@@ -300,6 +301,24 @@ TEST_CASE("DeepSpeed: what would change results is refused, what would not is li
   CHECK(Find(report, "tensorboard")->use == ValueUse::kIgnored);
   CHECK(Has(Joined(report.warnings), "offload_param"));
   CHECK(Has(report.ToText(), "Ignored"));
+}
+
+TEST_CASE("DeepSpeed: the optimizer's state goes to a folder, and its moments are bf16, by file or flag") {
+  const char* nvme = R"({"bf16": {"enabled": true, "bf16_optimizer_states": true},
+                         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/fast"}}})";
+  TrainSettings file = Good(nvme, {});
+  CHECK(file.offload_folder == "/fast");
+  CHECK(file.moments == Precision::kBf16);
+  SettingsReport flags = ValidateDeepSpeedConfig(nvme, {.flags = {.offload = "cpu", .moments = Precision::kFp32}});
+  INFO(flags.ToText());
+  CHECK(flags.ok());
+  CHECK(flags.settings.offload_folder.empty());
+  CHECK(flags.settings.moments == Precision::kFp32);
+  CHECK(Has(Joined(flags.warnings), "--offload cpu overrides"));
+  CHECK(Good("", {.flags = {.offload = "/disk"}}).offload_folder == "/disk");
+  CHECK(Good("", {}).moments == Precision::kFp32);
+  CHECK(Has(Errors(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})"), "nvme_path"));
+  CHECK(Has(Errors(R"({"bf16": {"enabled": false, "bf16_optimizer_states": true}})"), "for training in bf16"));
 }
 
 TEST_CASE("DeepSpeed: every scheduler's rates are those that DeepSpeed's own classes give") {

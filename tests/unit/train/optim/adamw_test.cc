@@ -1,6 +1,7 @@
 #include "train/optim/adamw.h"
 
 #include <bit>
+#include <filesystem>
 #include <cstdlib>
 #include <limits>
 #include <thread>
@@ -9,6 +10,8 @@
 #include "runtime/base/file.h"
 #include "runtime/base/prng.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "train/optim/state_file.h"
 
 namespace argosy::train {
 namespace {
@@ -162,6 +165,58 @@ TEST_CASE("AdamW: a thousand steps with zeros, denormals, infinities, ties and o
   CHECK(infinite > 0);
 }
 
+TEST_CASE("AdamW: moments in bf16 have the scalar oracle's bits, however a shard is cut, and other steps are rounded otherwise") {
+  constexpr size_t kElements = 1003;
+  Arrays start(kElements, 21);
+  start.g[36] = 1.0f;
+  std::vector<uint16_t> moment1(kElements), moment2(kElements);
+  for (size_t i = 0; i < kElements; ++i) {
+    moment1[i] = Bf16FromFloat(start.m[i]);
+    moment2[i] = Bf16FromFloat(start.v[i]);
+  }
+  struct Shard { std::vector<uint16_t> p, low, m, v; };
+  Shard fast{start.p16, start.low, moment1, moment2}, slow = fast, cut = fast, other = fast;
+  for (int64_t step = 1; step <= 20; ++step) {
+    const AdamWScalars s = ScalarsFor({}, step, 1e-3, 0.1, 0.5);
+    auto slice = [&](Shard& shard, size_t begin, size_t count, uint32_t key) {
+      return AdamWSlice{.gradient = std::span(start.g).subspan(begin, count), .moment1_bf16 = std::span(shard.m).subspan(begin, count),
+                        .moment2_bf16 = std::span(shard.v).subspan(begin, count), .first = static_cast<uint32_t>(begin), .key = key};
+    };
+    const auto key = static_cast<uint32_t>(step);
+    AdamWStepBf16(fast.p, fast.low, slice(fast, 0, kElements, key), s);
+    AdamWStepBf16Scalar(slow.p, slow.low, slice(slow, 0, kElements, key), s);
+    AdamWStepBf16(other.p, other.low, slice(other, 0, kElements, key + 1), s);
+    for (auto [begin, end] : {std::pair<size_t, size_t>{0, 64}, {64, 65}, {65, kElements}}) {
+      AdamWStepBf16(std::span(cut.p).subspan(begin, end - begin), std::span(cut.low).subspan(begin, end - begin), slice(cut, begin, end - begin, key), s);
+    }
+  }
+  for (const Shard* same : {&slow, &cut}) {
+    CHECK(SameBits(fast.p, same->p));
+    CHECK(SameBits(fast.low, same->low));
+    CHECK(SameBits(fast.m, same->m));
+    CHECK(SameBits(fast.v, same->v));
+  }
+  CHECK_FALSE(SameBits(fast.v, other.v));
+}
+
+TEST_CASE("AdamW: a second moment in bf16 follows the one in fp32, where rounding to nearest would leave it where it is") {
+  constexpr size_t kElements = 4096;
+  std::vector<uint16_t> p(kElements), low(kElements), m(kElements), v(kElements, Bf16FromFloat(1.0f)), nearest(kElements, Bf16FromFloat(1.0f));
+  std::vector<float> gradient(kElements, 1e-3f);
+  for (int64_t step = 1; step <= 1000; ++step) {
+    AdamWStepBf16(p, low, {.gradient = gradient, .moment1_bf16 = m, .moment2_bf16 = v, .key = static_cast<uint32_t>(step)}, ScalarsFor({}, step, 0, 0, 1));
+    nearest[0] = Bf16FromFloat(FloatFromBf16(nearest[0]) * 0.999f + 0.001f * 1e-6f);
+  }
+  double mean1 = 0, mean2 = 0;
+  for (size_t i = 0; i < kElements; ++i) {
+    mean1 += FloatFromBf16(m[i]) / static_cast<double>(kElements);
+    mean2 += FloatFromBf16(v[i]) / static_cast<double>(kElements);
+  }
+  CHECK(mean2 == Approx(std::pow(0.999, 1000)).epsilon(0.01));
+  CHECK(mean1 == Approx(1e-3).epsilon(0.01));
+  CHECK(FloatFromBf16(nearest[0]) == 1.0f);
+}
+
 TEST_CASE("AdamW: a bf16 shard with its lower halves trains exactly as an fp32 shard does") {
   Arrays a(4096, 9), b(4096, 9);
   a.g[36] = b.g[36] = 1.0f;
@@ -207,6 +262,33 @@ TEST_CASE("AdamW: seven steps are those of DeepSpeed's CPU Adam, to the rounding
     // The moves are larger than what is forgiven.
     CHECK(std::abs(reference["after"][i].get<double>() - reference["before"][i].get<double>()) > 1e-4);
   }
+}
+
+TEST_CASE("State file: parts are memory that begins at 0, keep their bytes when they leave, and leave no file behind") {
+  testing::TemporaryFolder folder;
+  const int64_t sizes[] = {10'000, 0, 4096, 123'457};
+  int64_t bytes = 0;
+  for (int64_t size : sizes) bytes += StateFile::Rounded(size);
+  auto file = StateFile::Create(folder.path(), bytes);
+  REQUIRE(file.ok());
+  std::vector<std::span<std::byte>> parts;
+  for (int64_t size : sizes) parts.push_back((*file)->Take(size));
+  for (int round = 0; round < 3; ++round) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      (*file)->Expect(parts[i]);
+      for (size_t at = 0; at < parts[i].size(); ++at) {
+        REQUIRE(parts[i][at] == static_cast<std::byte>(round == 0 ? 0 : at * 7 + i + static_cast<size_t>(round) - 1));
+        parts[i][at] = static_cast<std::byte>(at * 7 + i + static_cast<size_t>(round));
+      }
+      CHECK((*file)->Leave(parts[i]).ok());
+    }
+  }
+  CHECK(std::filesystem::is_empty(folder.path()));
+
+  const std::string missing = folder / "none";
+  CHECK(StateFile::Create(missing, 1).status().message().find(missing) != std::string_view::npos);
+  absl::Status full = StateFile::Create(folder.path(), int64_t{1} << 60).status();
+  CHECK(full.message().find("takes 1152921504606846976 bytes in " + folder.path()) != std::string_view::npos);
 }
 
 TEST_CASE("SumOfSquares and ClipScale: the global norm and what it makes of gradients") {

@@ -13,6 +13,7 @@
 #include "runtime/base/prng.h"
 #include "runtime/base/status.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/train/model/tiny_assets.h"
 #include "train/checkpoint/safetensors.h"
 #include "train/collective/thread_transport.h"
@@ -420,6 +421,59 @@ TEST_CASE("Engine: a run that goes on from a saved state has the bits of one tha
       CHECK(SameBits(first, whole));
     }
   }
+}
+
+TEST_CASE("Engine: moments in bf16 give equal bits in every stage, and a run that goes on has the bits of one that never stopped") {
+  Plan plan{.engine = {.zero_stage = 0, .dtype = DType::kBF16, .moments = DType::kBF16, .weight_decay = 0.1}};
+  Run whole = TrainPart(plan, 0, 6, nullptr, nullptr);
+  for (int stage : {1, 2, 3}) {
+    INFO("stage " << stage);
+    plan.engine.zero_stage = stage;
+    Saved saved;
+    Run first = TrainPart(plan, 0, 3, nullptr, &saved);
+    Run second = TrainPart(plan, 3, 6, &saved, nullptr);
+    first.steps.insert(first.steps.end(), second.steps.begin(), second.steps.end());
+    first.weights = second.weights;
+    CHECK(SameBits(first, whole));
+  }
+  // They learn what moments in fp32 learn, by other bits.
+  plan.engine.moments = DType::kF32;
+  Run wide = TrainPart(plan, 0, 6, nullptr, nullptr);
+  CHECK_FALSE(wide.weights == whole.weights);
+  CHECK(LossGap(wide, whole) <= 2e-3);
+  plan.engine.dtype = DType::kF32;
+  plan.engine.moments = DType::kBF16;
+  auto source = RandomWeights(SmallConfig(false), 5);
+  auto group = MakeLoopbackGroup();
+  CHECK(Engine::Create(SmallConfig(false), *source, group.get(), plan.engine).status().message().find("trained in bfloat16") != std::string_view::npos);
+}
+
+TEST_CASE("Engine: an optimizer's state in a file gives the bits of one in memory, in every stage and precision, and goes on") {
+  testing::TemporaryFolder folder;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (int stage : {0, 1, 2, 3}) {
+      INFO(stage << " " << TorchName(dtype));
+      Plan plan{.engine = {.zero_stage = stage, .dtype = dtype, .moments = dtype, .weight_decay = 0.1}};
+      Run memory = TrainPart(plan, 0, 6, nullptr, nullptr);
+      plan.engine.offload = folder.path();
+      Saved saved;
+      Run first = TrainPart(plan, 0, 3, nullptr, &saved);
+      Run second = TrainPart(plan, 3, 6, &saved, nullptr);
+      first.steps.insert(first.steps.end(), second.steps.begin(), second.steps.end());
+      first.weights = second.weights;
+      CHECK(SameBits(first, memory));
+    }
+  }
+  // What is in the file is no longer in memory.
+  ModelConfig config = SmallConfig(false);
+  auto source = RandomWeights(config, 5);
+  auto group = MakeLoopbackGroup();
+  auto here = Value(Engine::Create(config, *source, group.get(), {.dtype = DType::kBF16}));
+  auto there = Value(Engine::Create(config, *source, group.get(), {.dtype = DType::kBF16, .offload = folder.path()}));
+  CHECK(here->OffloadedBytes() == 0);
+  CHECK(there->OffloadedBytes() >= 10 * config.ParameterCount());
+  CHECK(here->StateBytes() - there->StateBytes() == there->OffloadedBytes());
+  CHECK(Engine::Create(config, *source, group.get(), {.offload = folder / "none"}).status().message().find("cannot be kept in") != std::string_view::npos);
 }
 
 TEST_CASE("Engine: a saved state loads on other numbers of ranks and in other stages, and the same steps follow") {

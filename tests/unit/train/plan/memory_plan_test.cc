@@ -70,6 +70,20 @@ TEST_CASE("Plan: beside adapters a rank holds the weights once, and state of the
   CHECK(sharded.Total() < PlanMemory(Named("7b"), {.ranks = 8, .zero_stage = 3}).rank.Total() / 3);
 }
 
+TEST_CASE("Plan: moments in bf16 take half, and a state in a file takes three units' in memory and the rest on disk") {
+  PlanOptions options{.ranks = 8, .ranks_per_node = 8};
+  const RankPlan usual = PlanMemory(Named("7b"), options).rank;
+  options.bf16_moments = true;
+  const RankPlan narrow = PlanMemory(Named("7b"), options).rank;
+  CHECK(static_cast<double>(narrow.optimizer) == Approx(0.6 * static_cast<double>(usual.optimizer)).epsilon(1e-6));
+  options = {.ranks = 8, .ranks_per_node = 8, .offload_file = true};
+  const RankPlan offloaded = PlanMemory(Named("7b"), options).rank;
+  CHECK(offloaded.optimizer < usual.optimizer / 10);
+  CHECK(offloaded.optimizer > 0);
+  CHECK(static_cast<double>(PlanDisk(Named("7b"), options).offload) == Approx(static_cast<double>(usual.optimizer)).epsilon(1e-3));
+  CHECK(offloaded.weights == usual.weights);
+}
+
 TEST_CASE("Plan: the reference's rule for 70B on 4 nodes of 8 gives its published 595 GB") {
   // It counts a round 70 billion parameters.
   ReferenceRules rules = PlanByReference(Named("70b"), {.ranks = 32, .ranks_per_node = 8});
