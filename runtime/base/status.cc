@@ -7,6 +7,17 @@
 
 namespace argosy {
 
+bool MayHaveHappened(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kInternal: return true;
+    default: return false;
+  }
+}
+
 absl::Status ErrnoStatus(int saved_errno, std::string_view what) {
   absl::StatusCode code = absl::StatusCode::kInternal;
   switch (saved_errno) {

@@ -44,6 +44,9 @@ absl::Status Internal(fmt::format_string<Args...> format, Args&&... args) {
   return MakeStatus(absl::StatusCode::kInternal, format, std::forward<Args>(args)...);
 }
 
+// Whether what was asked of another process may have been done although the call ended so: what a broken or called-off call leaves open.
+bool MayHaveHappened(const absl::Status& status);
+
 // "<what>: <strerror>" with the code that fits the errno. `saved_errno` is read by the caller right after the failing call.
 absl::Status ErrnoStatus(int saved_errno, std::string_view what);
 

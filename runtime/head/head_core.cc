@@ -21,8 +21,9 @@ constexpr absl::Duration kRecallPeriod = absl::Seconds(1);
 constexpr size_t kContendedShapesMax = 100;
 
 bool IsEnding(const ToNode& message) {
+  // Not ReturnBundles: a node that rejoins says what it holds, and the same bundle may have been placed there again since.
   return std::holds_alternative<ReleaseLease>(message) || std::holds_alternative<StopActor>(message) ||
-         std::holds_alternative<ReturnBundles>(message) || std::holds_alternative<JobEnded>(message) || std::holds_alternative<head::StopJob>(message);
+         std::holds_alternative<JobEnded>(message) || std::holds_alternative<head::StopJob>(message);
 }
 
 // What the journal keeps of a node.
@@ -270,6 +271,26 @@ void HeadCore::EndJob(JobId job, const std::string& reason) {
   SchedulePass();
 }
 
+void HeadCore::EndOrphanedJobs() {
+  next_orphans_ = Now() + options_.node_timeout;
+  std::set<JobId> orphaned, of_detached;
+  auto look = [&](JobId job, bool detached) {
+    if (detached) of_detached.insert(job);
+    else if (!job.IsNil() && !drivers_.contains(job)) orphaned.insert(job);
+  };
+  for (const ActorRecord* actor : actors_.All(false)) look(actor->job, actor->detached);
+  for (const auto& [id, spec] : group_specs_) {
+    if (!spec.detached) look(spec.job, false);
+  }
+  // What a detached actor makes has the job that made the actor.
+  for (JobId job : of_detached) orphaned.erase(job);
+  std::swap(orphaned, orphaned_jobs_);
+  // The second time: a driver's own message may be on its way still.
+  for (JobId job : orphaned) {
+    if (orphaned_jobs_.erase(job) > 0) EndJob(job, "its driver is gone");
+  }
+}
+
 void HeadCore::On(NodeId node, Heartbeat message) { nodes_.SetLoad(node, message); }
 
 void HeadCore::On(NodeId node, ResourceReport message) {
@@ -378,8 +399,12 @@ void HeadCore::Tick() {
   if (settling_) {
     const std::vector<const NodeTable::Node*> nodes = nodes_.All();
     settling_ = std::any_of(nodes.begin(), nodes.end(), [](const NodeTable::Node* node) { return node->alive && !node->connected; });
-    if (!settling_) StepGroups(scheduler::RestoreSettled{});
+    if (!settling_) {
+      StepGroups(scheduler::RestoreSettled{});
+      next_orphans_ = Now() + options_.node_timeout;   // nodes tell their drivers when they have joined
+    }
   }
+  if (!settling_ && Now() >= next_orphans_) EndOrphanedJobs();
   std::vector<ActorId> actors;
   for (const auto& [id, waiter] : actor_waiters_) {
     if (waiter.deadline <= Now() && (actors.empty() || actors.back() != id)) actors.push_back(id);

@@ -225,6 +225,8 @@ class HeadCore {
   void AddToView(const NodeDescription& description, const ResourceSet& available);
   void LoseNode(NodeId node);
   void EndJob(JobId job, const std::string& reason);
+  // Jobs that have actors or groups and no driver: it ended while the head was away, or what they have was made after its end.
+  void EndOrphanedJobs();
   void AnswerLease(const std::string& request, const absl::StatusOr<LeaseMachine::Lease>& result);
   void AnswerActorWaiters(ActorId actor, bool all_overdue);
   void AwaitGroup(GroupId group, absl::Duration wait, Done<GroupView> done);
@@ -281,6 +283,8 @@ class HeadCore {
   std::map<std::string, absl::Time> head_node_jobs_since_;
   std::map<std::string, std::map<uint64_t, std::function<void()>>> job_watchers_;
   std::map<JobId, DriverJoined> drivers_;
+  std::set<JobId> orphaned_jobs_;                      // found once
+  absl::Time next_orphans_ = absl::InfinitePast();
   // How much of a job's prints may pass.
   struct PrintsFlow { double room = 8 << 20; absl::Time at; uint64_t dropped = 0; };
   std::map<JobId, PrintsFlow> prints_flow_;

@@ -375,7 +375,10 @@ void HeadCore::Run(std::vector<scheduler::GroupEffect> effects) {
             [&](scheduler::GroupRescheduling& e) {
               spdlog::warn("placement group {} lost {} bundles with their node", e.group.Short(), e.bundles.size());
             },
-            [&](scheduler::SetContended& e) { group_contended_[e.node] = e.contended; },
+            [&](scheduler::SetContended& e) {
+              group_contended_[e.node] = e.contended;
+              TickSoon();   // it is told to the node there
+            },
         },
         effect);
   }

@@ -57,7 +57,7 @@ class ClusterClient {
   void ResolveActor(const wire::ResolveActor& request, Done<wire::ActorInfo> done);
   void KillActor(const wire::KillActor& request, Done<wire::Empty> done);
   void ListActors(const wire::ListActors& request, Done<wire::ListActorsReply> done);
-  // The head makes them in this order.
+  // The head makes them in this order. One result for each.
   struct GroupCall { wire::CreateGroup group; JobId job; };
   void CreateGroups(const std::vector<GroupCall>& groups, Done<std::vector<absl::StatusOr<wire::GroupInfo>>> done);
   void WaitGroup(const wire::WaitGroup& request, Done<wire::GroupInfo> done);

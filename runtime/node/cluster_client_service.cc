@@ -237,7 +237,12 @@ void ClusterClient::ListActors(const wire::ListActors& wanted, Done<wire::ListAc
 
 void ClusterClient::CreateGroups(const std::vector<GroupCall>& groups, Done<std::vector<absl::StatusOr<wire::GroupInfo>>> done) {
   v1::CreateGroupsRequest request;
-  for (const GroupCall& call : groups) {
+  using Results = std::vector<absl::StatusOr<wire::GroupInfo>>;
+  // A group whose text cannot be sent fails alone.
+  auto results = std::make_shared<Results>(groups.size(), absl::UnknownError(""));
+  std::vector<size_t> sent;   // which of `groups`
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const GroupCall& call = groups[i];
     v1::GroupSpec* spec = request.add_groups();
     spec->set_group_id(IdBytes(call.group.group));
     spec->set_name(call.group.name);
@@ -249,17 +254,28 @@ void ClusterClient::CreateGroups(const std::vector<GroupCall>& groups, Done<std:
     }
     spec->set_job_id(IdBytes(call.job));
     spec->set_detached(call.group.detached);
+    if (absl::Status good = rpc::CheckUtf8(*spec); !good.ok()) {
+      (*results)[i] = std::move(good);
+      request.mutable_groups()->RemoveLast();
+    } else {
+      sent.push_back(i);
+    }
   }
-  using Results = std::vector<absl::StatusOr<wire::GroupInfo>>;
+  if (sent.empty()) return done(std::move(*results));
   Call<v1::CreateGroupsRequest, v1::CreateGroupsReply, Results>(
       ARGOSY_CLUSTER_METHOD(CreateGroups, CreateGroupsRequest, CreateGroupsReply), std::move(request), {},
-      [](const v1::CreateGroupsReply& reply) {
-        Results results;
-        for (const v1::CreateGroupResult& result : reply.results()) {
-          if (result.error_code() == 0) results.emplace_back(FromProto(result.group()));
-          else results.emplace_back(absl::Status(static_cast<absl::StatusCode>(result.error_code()), result.error()));
+      [results, sent](const v1::CreateGroupsReply& reply) {
+        for (size_t i = 0; i < sent.size(); ++i) {
+          absl::StatusOr<wire::GroupInfo>& info = (*results)[sent[i]];
+          if (static_cast<int>(i) >= reply.results_size()) {
+            info = Internal("the head answered for {} of {} groups", reply.results_size(), sent.size());
+            continue;
+          }
+          const v1::CreateGroupResult& result = reply.results(static_cast<int>(i));
+          if (result.error_code() == 0) info = FromProto(result.group());
+          else info = absl::Status(static_cast<absl::StatusCode>(result.error_code()), result.error());
         }
-        return results;
+        return std::move(*results);
       },
       std::move(done));
 }

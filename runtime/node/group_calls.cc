@@ -14,6 +14,9 @@ absl::Status Removed(GroupId id) { return NotFound("placement group {} was remov
 }  // namespace
 
 void GroupCalls::Create(const wire::CreateGroup& request, JobId job, Done<wire::GroupInfo> done) {
+  if (asked_.size() >= kAskedMax) {
+    return done(MakeStatus(absl::StatusCode::kResourceExhausted, "{} placement groups of this node are to be made already", asked_.size()));
+  }
   if (!request.detached) groups_.try_emplace(request.group, Group{.state = Group::kCreating, .job = job});
   asked_.push_back({{request, job}, std::move(done)});
   AskHead();
@@ -32,11 +35,8 @@ void GroupCalls::AskHead() {
   cluster_.CreateGroups(calls, [this, weak = std::weak_ptr<bool>(alive_), under_way](absl::StatusOr<Results> results) {
     if (weak.expired()) return;
     head_is_asked_ = false;
-    const size_t count = under_way->size();
-    for (size_t i = 0; i < count; ++i) {
-      absl::StatusOr<wire::GroupInfo> info = !results.ok()          ? results.status()
-                                             : i < results->size() ? (*results)[i]
-                                                                   : Internal("the head answered for {} of {} groups", results->size(), count);
+    for (size_t i = 0; i < under_way->size(); ++i) {
+      absl::StatusOr<wire::GroupInfo> info = results.ok() ? std::move((*results)[i]) : results.status();
       Asked& asked = (*under_way)[i];
       Created(asked.call.group.group, info);
       asked.done(std::move(info));
@@ -49,19 +49,26 @@ void GroupCalls::Created(GroupId id, const absl::StatusOr<wire::GroupInfo>& info
   auto at = groups_.find(id);
   if (at == groups_.end()) return;
   Group& group = at->second;
-  if (group.state == Group::kRemoved) return info.ok() ? RemoveAtHead(id) : static_cast<void>(groups_.erase(at));
-  if (group.state != Group::kCreating) return;   // the request came twice
+  if (group.state != Group::kCreating && group.state != Group::kRemoved) return;   // the request came twice
   if (!info.ok()) {
-    std::vector<Waiting> waiting = std::move(group.waiting);
-    groups_.erase(at);
+    std::vector<Waiting> waiting = std::exchange(group.waiting, {});
+    // Who asked takes it for not made: what the head made of a call whose answer was lost nobody else would remove.
+    group.state = Group::kRemoved;
+    if (MayHaveHappened(info.status())) RemoveAtHead(id);
+    else groups_.erase(at);
     return Answer(std::move(waiting), info);
   }
-  if (info->state == wire::GroupInfo::kCreated) return Watched(id, info);
+  if (group.state == Group::kRemoved) return RemoveAtHead(id);
+  std::vector<Waiting> waiting = std::exchange(group.waiting, {});
+  if (info->state == wire::GroupInfo::kCreated) {
+    Watched(id, info);
+    return Answer(std::move(waiting), info);
+  }
   group.state = Group::kWatched;
   cluster_.WaitGroup({id, absl::ToDoubleSeconds(kWatch)}, [this, weak = std::weak_ptr<bool>(alive_), id](absl::StatusOr<wire::GroupInfo> result) {
     if (!weak.expired()) Watched(id, result);
   });
-  for (Waiting& waiting : std::exchange(group.waiting, {})) Wait(waiting.request, std::move(waiting.done));
+  for (Waiting& one : waiting) Wait(one.request, std::move(one.done));
 }
 
 void GroupCalls::Watched(GroupId id, const absl::StatusOr<wire::GroupInfo>& result) {
@@ -87,7 +94,8 @@ void GroupCalls::Wait(const wire::WaitGroup& request, Done<wire::GroupInfo> done
     if (group.state == Group::kCreated && Clock::Real().Now() - group.created_at < kFresh) return done(group.info);
     // The head must not hear of it before it hears that the group is to be made; the watch ends no later than it would wait.
     if (group.state == Group::kCreating || (group.state == Group::kWatched && absl::Seconds(request.wait_seconds) >= kWatch)) {
-      return group.waiting.push_back({request, std::move(done)});
+      if (group.waiting.size() < kWaitingMax) return group.waiting.push_back({request, std::move(done)});
+      return done(MakeStatus(absl::StatusCode::kResourceExhausted, "{} calls wait for placement group {} already", kWaitingMax, request.group.Short()));
     }
   }
   cluster_.WaitGroup(request, std::move(done));
@@ -120,7 +128,14 @@ void GroupCalls::JobGone(JobId job) {
     for (Waiting& one : at->second.waiting) waiting.push_back(std::move(one));
     at = groups_.erase(at);
   }
-  Answer(std::move(waiting), absl::CancelledError("its job has ended"));
+  const absl::Status why = absl::CancelledError("its job has ended");
+  Answer(std::move(waiting), why);
+  std::vector<Asked> asked;
+  for (Asked& one : asked_) {
+    if (one.call.job == job) asked.push_back(std::move(one));
+  }
+  std::erase_if(asked_, [job](const Asked& one) { return one.call.job == job; });
+  for (Asked& one : asked) one.done(why);
 }
 
 void GroupCalls::Answer(std::vector<Waiting> waiting, const absl::StatusOr<wire::GroupInfo>& result) {

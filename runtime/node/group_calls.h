@@ -21,7 +21,8 @@ namespace argosy::node {
 //
 // Thread:   the loop's.
 // Lifetime: the cluster client, which drops its callbacks when it ends, is of the same loop.
-// Failure:  the head's own. A removal that the head does not hear of is logged; the group then ends with its job.
+// Failure:  the head's own; while the head is away a wait may last as long again as its client tries to reach it. A removal that the head does
+//           not hear of is logged; the group then ends with its job.
 class GroupCalls {
  public:
   template <class T>
@@ -38,6 +39,8 @@ class GroupCalls {
   // When there are more, those that are created are not remembered: they go to the head.
   static constexpr size_t kGroupsMax = 10'000;
   static constexpr size_t kGroupsACall = 1'000;
+  static constexpr size_t kAskedMax = 100'000;     // to be made
+  static constexpr size_t kWaitingMax = 100'000;   // for one group
   // A created group may lose a node: for so long nobody asks again.
   static constexpr absl::Duration kFresh = absl::Seconds(1);
   static constexpr absl::Duration kWatch = absl::Seconds(10);

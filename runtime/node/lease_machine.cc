@@ -6,21 +6,6 @@
 #include "runtime/base/status.h"
 
 namespace argosy::node {
-namespace {
-
-// Whether the head's side of a call that ended so may have gone on to a grant: what a broken or called-off call leaves open.
-bool MayHaveBeenGranted(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kInternal: return true;
-    default: return false;
-  }
-}
-
-}  // namespace
 
 LeaseMachine::LeaseMachine(LeaseMachineOptions options) : options_(std::move(options)), ledger_(options_.total) {}
 
@@ -283,7 +268,7 @@ void LeaseMachine::On(const ForwardAnswered& event, Context& context) {
     WaitHere(std::move(asked));
     return;
   }
-  asked.head_was_asked = MayHaveBeenGranted(event.grant.status());
+  asked.head_was_asked = MayHaveHappened(event.grant.status());
   EndWaiting(asked, event.grant.status(), context);
 }
 

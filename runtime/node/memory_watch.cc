@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/clock.h"
@@ -24,8 +25,8 @@ constexpr absl::Duration kPeersPeriod = absl::Seconds(10);
 constexpr absl::Duration kPeerWait = absl::Milliseconds(500);
 // The longest that a process is waited for that was ended: the kernel may take its time to free what it had.
 constexpr absl::Duration kEndWait = absl::Seconds(3);
-// While much is free looks are rarer: at this rate, bytes a second, half of what is free outlasts the pause.
-constexpr double kFillRate = 8e9;
+// While much is free looks are rarer: at this rate, bytes a second and processor, half of what is free outlasts the pause.
+constexpr double kFillRate = 4e9;
 constexpr absl::Duration kPauseMax = absl::Seconds(1);
 // Below the threshold, too, when nobody gets on with anything.
 constexpr double kStalled = 0.4;
@@ -71,7 +72,7 @@ void MemoryWatch::TakeLock() {
 
 void MemoryWatch::LookLater() {
   const bool calm = !asking_ && victim_pid_ == 0 && options_.workers_max == 0;
-  const absl::Duration pause = std::min(absl::Seconds(calm ? free_ / kFillRate / 2 : 0), kPauseMax);
+  const absl::Duration pause = std::min(absl::Seconds(calm ? free_ / (kFillRate * std::max(1u, std::thread::hardware_concurrency())) / 2 : 0), kPauseMax);
   timer_.After(std::max(pause, options_.period), [this] {
     Look();
     LookLater();

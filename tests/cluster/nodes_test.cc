@@ -163,6 +163,23 @@ TEST_CASE("Groups: one may be used and removed before anyone has waited for it, 
     INFO(what);
     CHECK(what.find("second") != std::string::npos);
   }
+  // One whose text cannot be sent fails alone, though all go to the head together.
+  std::vector<argosy::PlacementGroup> together;
+  for (int i = 0; i < 5; ++i) {
+    together.push_back(argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 0.5}}, .label_selector = {{"zone", i % 2 == 0 ? "!a" : "bad \xff"}}}}}));
+  }
+  for (int i = 0; i < 5; ++i) {
+    std::string what;
+    try {
+      together[i].Ready(60s);
+      argosy::Remove(together[i]);
+    } catch (const std::exception& error) {
+      what = error.what();
+    }
+    INFO(i << ": " << what);
+    CHECK(what.empty() == (i % 2 == 0));
+    if (i % 2 == 1) CHECK(what.find("UTF-8") != std::string::npos);
+  }
 }
 
 TEST_CASE("Groups: what a removed group held is free for the next, and nobody waits for a removed one", "[three]") {

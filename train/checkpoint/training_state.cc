@@ -131,6 +131,7 @@ absl::StatusOr<TrainingState> TrainingState::Parse(std::string_view text) {
   ARGOSY_RETURN_IF_ERROR(ReadNumber(file, "epoch_seconds", state.epoch_seconds));
   ARGOSY_RETURN_IF_ERROR(ReadString(file, "checkpoint", state.checkpoint));
   ARGOSY_RETURN_IF_ERROR(ReadStrings(file, "identity", state.identity));
+  state.identity.try_emplace(std::string(kTrainedNote), kAllWeights);
   ARGOSY_RETURN_IF_ERROR(ReadStrings(file, "settings", state.settings));
   if (const json* deal = FindValue(file, "deal"); deal != nullptr) {
     for (const json& part : *deal) {

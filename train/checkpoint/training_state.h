@@ -46,6 +46,9 @@ struct EpochRecord {
   bool has_eval = false;
 };
 
+// What the identity of a run calls the parameters that are trained. A state that does not say is of before there were adapters.
+inline constexpr std::string_view kTrainedNote = "trained", kAllWeights = "all weights";
+
 struct TrainingState {
   // The next step to be done: `step` of `epoch`, both from 0.
   int64_t epoch = 0;

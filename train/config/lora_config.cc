@@ -1,6 +1,7 @@
 #include "train/config/lora_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <regex>
@@ -15,8 +16,10 @@ namespace argosy::train {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr std::string_view kAllLinear = "all-linear";
+constexpr int64_t kRankMax = 1 << 16;
 
 // Keys that this reader knows, and keys that say nothing about the numbers.
 constexpr std::string_view kRead[] = {"peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "exclude_modules",
@@ -75,7 +78,9 @@ absl::Status ReadNames(const json& object, std::string_view key, std::vector<std
 
 absl::Status CheckRank(std::string_view key, const json& value, int64_t& rank) {
   std::optional<int64_t> number = AsInteger(value);
-  if (!number || *number < 1 || *number > 1 << 16) return InvalidArgument("\"{}\" is {}: a rank is a whole number of at least 1", key, Shown(value));
+  if (!number || *number < 1 || *number > kRankMax) {
+    return InvalidArgument("\"{}\" is {}: a rank is a whole number of at least 1 and at most {}", key, Shown(value), kRankMax);
+  }
   rank = *number;
   return absl::OkStatus();
 }
@@ -88,15 +93,16 @@ absl::Status CheckAlpha(std::string_view key, const json& value, double& alpha) 
   return absl::OkStatus();
 }
 
+// In the file's order, which decides between patterns that match the same module.
 template <class T, class Check>
-absl::Status ReadPattern(const json& object, std::string_view key, std::vector<std::pair<std::string, T>>& out, Check check) {
-  const json* value = FindValue(object, key);
-  if (value == nullptr) return absl::OkStatus();
-  if (!value->is_object()) return InvalidArgument("\"{}\" is {}: it must be an object of patterns and values", key, Shown(*value));
+absl::Status ReadPattern(const ordered_json& object, std::string_view key, std::vector<std::pair<std::string, T>>& out, Check check) {
+  auto value = object.find(std::string(key));
+  if (value == object.end() || value->is_null()) return absl::OkStatus();
+  if (!value->is_object()) return InvalidArgument("\"{}\" is {}: it must be an object of patterns and values", key, Shown(json(*value)));
   for (const auto& [pattern, entry] : value->items()) {
     ARGOSY_RETURN_IF_ERROR(Compile(key, pattern).status());
     T parsed{};
-    ARGOSY_RETURN_IF_ERROR(check(fmt::format("{}.{}", key, pattern), entry, parsed));
+    ARGOSY_RETURN_IF_ERROR(check(fmt::format("{}.{}", key, pattern), json(entry), parsed));
     out.emplace_back(pattern, parsed);
   }
   return absl::OkStatus();
@@ -191,8 +197,11 @@ absl::StatusOr<LoraConfig> LoraConfig::Parse(std::string_view text) {
   ARGOSY_RETURN_IF_ERROR(ReadNames(file, "modules_to_save", config.modules_to_save, nullptr));
   // peft's own choice for these models.
   if (config.target_modules.empty() && config.target_pattern.empty()) config.target_modules = {"q_proj", "v_proj"};
-  ARGOSY_RETURN_IF_ERROR(ReadPattern(file, "rank_pattern", config.rank_pattern, CheckRank));
-  ARGOSY_RETURN_IF_ERROR(ReadPattern(file, "alpha_pattern", config.alpha_pattern, CheckAlpha));
+  if (FindValue(file, "rank_pattern") != nullptr || FindValue(file, "alpha_pattern") != nullptr) {
+    const ordered_json in_order = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+    ARGOSY_RETURN_IF_ERROR(ReadPattern(in_order, "rank_pattern", config.rank_pattern, CheckRank));
+    ARGOSY_RETURN_IF_ERROR(ReadPattern(in_order, "alpha_pattern", config.alpha_pattern, CheckAlpha));
+  }
   ARGOSY_RETURN_IF_ERROR(ReadLayers(file, config));
   ARGOSY_RETURN_IF_ERROR(ReadString(file, "base_model_name_or_path", config.base_model));
   return config;
@@ -226,7 +235,11 @@ bool LoraConfig::Targets(std::string_view module, bool is_linear) const {
   if (lists.empty()) lists = {"[^.]*"};
   for (const std::string& list : lists) {
     if (!std::regex_search(module.begin(), module.end(), match, std::regex(fmt::format("^(?:.*?\\.)?(?:{})\\.([0-9]+)\\.", list)))) continue;
-    return std::find(layers_to_transform.begin(), layers_to_transform.end(), std::stoll(match[1].str())) != layers_to_transform.end();
+    // The last group: the list's pattern may have groups of its own.
+    const std::string digits = match[match.size() - 1].str();
+    int64_t layer = -1;
+    std::from_chars(digits.data(), digits.data() + digits.size(), layer);
+    return std::find(layers_to_transform.begin(), layers_to_transform.end(), layer) != layers_to_transform.end();
   }
   return false;
 }
@@ -257,23 +270,39 @@ std::string LoraConfig::ToText() const {
 }
 
 std::string LoraConfig::ToJson() const {
-  auto names_or_null = [](const std::vector<std::string>& names) { return names.empty() ? json() : json(names); };
-  json ranks = json::object(), alphas = json::object();
-  for (const auto& [pattern, value] : rank_pattern) ranks[pattern] = value;
+  const ordered_json none;
+  auto names_or_none = [&](const std::vector<std::string>& names) { return names.empty() ? none : ordered_json(names); };
   // peft reads whole numbers as ints; both give the same scale.
-  auto number = [](double value) { return std::floor(value) == value && std::abs(value) < 1e15 ? json(static_cast<int64_t>(value)) : json(value); };
+  auto number = [](double value) {
+    return std::floor(value) == value && std::abs(value) < 1e15 ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
+  };
+  ordered_json ranks = ordered_json::object(), alphas = ordered_json::object();
+  for (const auto& [pattern, value] : rank_pattern) ranks[pattern] = value;
   for (const auto& [pattern, value] : alpha_pattern) alphas[pattern] = number(value);
-  json file = {
-      {"alpha_pattern", alphas}, {"auto_mapping", nullptr}, {"base_model_name_or_path", base_model.empty() ? json() : json(base_model)},
+  ordered_json file = {
+      {"alpha_pattern", alphas},
+      {"auto_mapping", nullptr},
+      {"base_model_name_or_path", base_model.empty() ? none : ordered_json(base_model)},
       {"bias", bias == LoraBias::kNone ? "none" : bias == LoraBias::kAll ? "all" : "lora_only"},
-      {"exclude_modules", exclude_pattern.empty() ? names_or_null(exclude_modules) : json(exclude_pattern)}, {"fan_in_fan_out", false},
-      {"inference_mode", true}, {"init_lora_weights", init == LoraInit::kGaussian ? json("gaussian") : json(init == LoraInit::kKaiming)},
-      {"layers_pattern", names_or_null(layers_pattern)}, {"layers_to_transform", layers_to_transform.empty() ? json() : json(layers_to_transform)},
-      {"lora_alpha", number(alpha)}, {"lora_bias", false}, {"lora_dropout", dropout}, {"modules_to_save", names_or_null(modules_to_save)},
-      {"peft_type", "LORA"}, {"r", rank}, {"rank_pattern", ranks}, {"revision", nullptr},
-      {"target_modules", target_pattern.empty() ? json(target_modules) : json(target_pattern)}, {"task_type", "CAUSAL_LM"}, {"use_dora", false},
+      {"exclude_modules", exclude_pattern.empty() ? names_or_none(exclude_modules) : ordered_json(exclude_pattern)},
+      {"fan_in_fan_out", false},
+      {"inference_mode", true},
+      {"init_lora_weights", init == LoraInit::kGaussian ? ordered_json("gaussian") : ordered_json(init == LoraInit::kKaiming)},
+      {"layers_pattern", names_or_none(layers_pattern)},
+      {"layers_to_transform", layers_to_transform.empty() ? none : ordered_json(layers_to_transform)},
+      {"lora_alpha", number(alpha)},
+      {"lora_bias", false},
+      {"lora_dropout", dropout},
+      {"modules_to_save", names_or_none(modules_to_save)},
+      {"peft_type", "LORA"},
+      {"r", rank},
+      {"rank_pattern", ranks},
+      {"revision", nullptr},
+      {"target_modules", target_pattern.empty() ? ordered_json(target_modules) : ordered_json(target_pattern)},
+      {"task_type", "CAUSAL_LM"},
+      {"use_dora", false},
       {"use_rslora", rank_stabilised}};
-  return file.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return file.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace argosy::train

@@ -267,7 +267,12 @@ absl::StatusOr<StoredAdapter> OpenAdapter(const std::string& directory, const Mo
         return InvalidArgument("{}: tensor \"{}\" is [{}], and the base is {} wide: it is the adapter of another base", place.file->Path(), name,
                                fmt::join(place.tensor->shape, ", "), base_config.hidden_size);
       }
-      vocabulary = place.tensor->shape[0];
+      const int64_t rows = place.tensor->shape[0];
+      if (!brought.empty() && rows != vocabulary) {
+        return InvalidArgument("{}: tensor \"{}\" has {} rows, the adapter's embedding has {}: both have one for each token", place.file->Path(), name,
+                               rows, vocabulary);
+      }
+      vocabulary = rows;
       brought.insert(name);
       // peft writes a tied matrix under both names.
       if (module == kEmbedding || !base_config.tie_word_embeddings) embeddings[fmt::format("{}.weight", module)] = name;
@@ -275,6 +280,10 @@ absl::StatusOr<StoredAdapter> OpenAdapter(const std::string& directory, const Mo
   }
   adapter.config = base_config;
   if (vocabulary != base_config.vocab_size) {
+    if (!base_config.tie_word_embeddings && embeddings.size() == 1) {
+      return InvalidArgument("{} has a vocabulary of {} in \"{}\", the base has {} in the other matrix: the adapter must bring both embedding and head",
+                             directory, vocabulary, embeddings.begin()->second, base_config.vocab_size);
+    }
     ARGOSY_ASSIGN_OR_RETURN(adapter.config, ModelConfig::Parse(base_config.ToJson({.vocab_size = vocabulary})));
   }
   absl::StatusOr<AdapterLayout> layout = MakeAdapterLayout(adapter.config, adapter.lora);

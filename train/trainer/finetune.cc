@@ -164,7 +164,11 @@ class Run {
     flops_per_token_ = (options_.lora ? 4.0 : 6.0) * static_cast<double>(parameters_) +
                        6.0 * static_cast<double>(config.num_hidden_layers * config.QuerySize() * spec_.batch.ctx_len);
     ARGOSY_RETURN_IF_ERROR(CheckMemory(config));
-    weight_bytes_ = trained_ * (save_dtype_ == DType::kF32 ? 4 : 2);
+    // An adapter brings the embeddings whose rows are not the base's; a full checkpoint has all rows of all.
+    const int64_t new_rows = spec_.model.vocab_size - config.vocab_size;
+    const int64_t matrices = config.tie_word_embeddings ? 1 : 2;
+    const int64_t embeddings = new_rows == 0 ? 0 : matrices * config.hidden_size * (options_.lora ? spec_.model.vocab_size : new_rows);
+    weight_bytes_ = (trained_ + embeddings) * SizeOf(save_dtype_);
 
     Say("model:     {} ({} layers, {} parameters, vocabulary {}{})", options_.model_directory, config.num_hidden_layers,
         config.ParameterCount(), spec_.model.vocab_size, added > 0 ? fmt::format(", {} tokens added", added) : "");
@@ -321,8 +325,14 @@ class Run {
         {"seed", fmt::to_string(spec_.batch.seed)},
         {"rows", spec_.batch.recipe_parity ? "as the recipe" : spec_.batch.pack ? "packed" : "one sample a row"},
         {"precision", std::string(PrecisionName(settings_.precision))},
-        {"trained", options_.lora ? fmt::format("adapters: {}; {} parameters", lora_.ToText(), trained_) : "all weights"},
+        {std::string(kTrainedNote), std::string(kAllWeights)},
     };
+    if (options_.lora) {
+      // The text names what one looks at first, the checksum stands for the rest of the config.
+      const std::string config = lora_.ToJson();
+      identity_[std::string(kTrainedNote)] = fmt::format("adapters: {}; {} parameters, config {:08x}", lora_.ToText(), trained_,
+                                                         ExtendCrc32c(0, std::as_bytes(std::span(config))));
+    }
   }
 
   std::map<std::string, std::string> Settings() const {

@@ -38,6 +38,9 @@ def make_adapter(folder, base, seed=5, dtype=torch.float32, **config):
             elif parameter.requires_grad:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.01)
     model.save_pretrained(folder)
+    # peft sorts the keys of the file, and takes the first pattern in the file's order: the caller's order is to count.
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: config[key] for key in ("rank_pattern", "alpha_pattern") if key in config}))
     return model.eval()
 
 
@@ -53,7 +56,7 @@ def our_logits(tmp_path, ids, *flags):
 @pytest.mark.parametrize("which, config", [
     ("stories", dict(r=8, lora_alpha=16, target_modules=LINEAR)),
     ("sums", dict(r=4, lora_alpha=8, target_modules=[*LINEAR, "embed_tokens", "lm_head"], use_rslora=True, rank_pattern={"q_proj": 6},
-                  alpha_pattern={"layers.1.mlp.up_proj": 3})),
+                  alpha_pattern={"mlp.up_proj": 3, "layers.1.mlp.up_proj": 5})),
     ("sums", dict(r=4, lora_alpha=8, target_modules=r".*layers\.1\..*(q|v)_proj", modules_to_save=["lm_head", "embed_tokens", "norm"])),
 ])
 @pytest.mark.parametrize("ranks, stage", [(1, 0), (3, 3)])

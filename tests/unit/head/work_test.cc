@@ -1,6 +1,7 @@
 // Leases, actors and placement groups through the real server, with nodes that do what the test tells them.
 
 #include <future>
+#include <set>
 
 #include "tests/unit/head/head_fixture.h"
 
@@ -456,6 +457,71 @@ TEST_CASE("Head: groups are known after a restart, with the bundles that nodes h
   large.Expect(Kind::kRegistered);
   AnswerPrepare(large, true);
   CHECK(wait(waiting, 15).state() == v1::GroupInfo::CREATED);
+}
+
+TEST_CASE("Head: what a job has whose driver did not come back with the head ends, but for what a detached actor may have made") {
+  TestHead head(Token("secret"), absl::Seconds(1));
+  JobId gone = JobId::FromNumber(7), left_an_actor = JobId::FromNumber(8);
+  GroupId of_gone = GroupId::Random(), of_detached = GroupId::Random(), late = GroupId::Random();
+  auto create = [&](GroupId id, JobId job) {
+    v1::GroupSpec spec;
+    spec.set_group_id(Bytes(id));
+    spec.set_job_id(Bytes(job));
+    (*spec.add_bundles()->mutable_resources())["nowhere"] = 1;
+    Create(head, spec);
+  };
+  auto group_ids = [&] {
+    std::set<std::string> ids;
+    v1::ListGroupsReply reply = head.Call(head.cluster, &Cluster::ListGroups, v1::Empty());
+    for (const v1::GroupInfo& group : reply.groups()) ids.insert(group.spec().group_id());
+    return ids;
+  };
+  v1::CreateActorRequest actor;
+  *actor.mutable_spec() = Spec(ActorId::Random(), "stays");
+  actor.mutable_spec()->set_detached(true);
+  actor.mutable_spec()->set_job_id(Bytes(left_an_actor));
+  (*actor.mutable_spec()->mutable_placement()->mutable_resources())["nowhere"] = 1;
+  head.Call(head.cluster, &Cluster::CreateActor, actor);
+  create(of_gone, gone);
+  create(of_detached, left_an_actor);
+  head.Stop();
+  head.Start();
+  CHECK(group_ids() == std::set<std::string>{Bytes(of_gone), Bytes(of_detached)});
+  CHECK(WaitFor([&] { return group_ids() == std::set<std::string>{Bytes(of_detached)}; }));
+  // A creation that was under way when its job ended.
+  create(late, gone);
+  CHECK(WaitFor([&] { return group_ids() == std::set<std::string>{Bytes(of_detached)}; }));
+}
+
+TEST_CASE("Head: a node that rejoins is not told again to return bundles, which may have been placed there since") {
+  TestHead head;
+  NodeId node_id = NodeId::Random();
+  GroupId id = GroupId::Random();
+  v1::GroupSpec spec;
+  spec.set_group_id(Bytes(id));
+  (*spec.add_bundles()->mutable_resources())["CPU"] = 1;
+  TestNode node(head, "n", {{"CPU", 2}}, false, node_id);
+  node.Expect(Kind::kRegistered);
+  Create(head, spec);
+  AnswerPrepare(node, true);
+  v1::RemoveGroupRequest remove;
+  remove.set_group_id(Bytes(id));
+  head.Call(head.cluster, &Cluster::RemoveGroup, remove);
+  node.Expect(Kind::kReturnBundles);
+  TestNode again(head, "n", {{"CPU", 2}}, false, node_id, [&](v1::Register& r) {
+    v1::HeldBundle* held = r.add_bundles();
+    held->set_group_id(Bytes(id));
+    held->set_committed(true);
+    (*held->mutable_resources())["CPU"] = 1;
+  });
+  again.Expect(Kind::kRegistered);
+  // Once, for the bundle that it says it holds.
+  CHECK(again.Expect(Kind::kReturnBundles).return_bundles().group_id() == Bytes(id));
+  v1::GroupSpec other = spec;
+  other.set_group_id(Bytes(GroupId::Random()));
+  Create(head, other);
+  AnswerPrepare(again, true);
+  CHECK_FALSE(again.Has(Kind::kReturnBundles));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ TrainingState Example() {
   state.epochs = {{.eval_loss = 5.5, .has_eval = true}, {.epoch = 1, .steps = 50, .train_loss = std::numeric_limits<double>::infinity()}};
   state.checkpoint = "/out/epoch-2";
   state.deal = {0.25, 0.1 + 0.2, 0.45};
-  state.identity = {{"seed", "42"}, {"training data", "9 rows"}};
+  state.identity = {{"seed", "42"}, {"trained", "adapters of 7 modules"}, {"training data", "9 rows"}};
   state.settings = {{"ranks", "3"}};
   return state;
 }
@@ -118,6 +118,13 @@ TEST_CASE("Training state: another run's is refused with every difference; chang
   absl::Status status = CheckIdentity(state, {{"seed", "7"}, {"training data", "8 rows"}});
   CHECK(std::string(status.message()).find("seed is 7 and was 42") != std::string::npos);
   CHECK(std::string(status.message()).find("training data is 8 rows and was 9 rows") != std::string::npos);
+  // One of before there were adapters is of a run of all weights.
+  state.identity.erase("trained");
+  std::map<std::string, std::string> now = state.identity;
+  now["trained"] = "all weights";
+  CHECK(CheckIdentity(TrainingState::Parse(state.ToJson()).value(), now).ok());
+  now["trained"] = "adapters";
+  CHECK_FALSE(CheckIdentity(TrainingState::Parse(state.ToJson()).value(), now).ok());
   CHECK(ChangedSettings(state, {{"ranks", "2"}, {"new", "x"}}) == std::vector<std::string>{"ranks 3 -> 2"});
 }
 

@@ -32,6 +32,20 @@ TEST_CASE("LoraConfig: the recipes' file is read, and written as peft reads it")
   CHECK(written["target_modules"].size() == 4);
   CHECK(written["modules_to_save"].is_null());
   CHECK(Parsed(config.ToJson()).ToJson() == config.ToJson());
+  // Of two that match, the file's first counts, as in peft, and stays first when it is written.
+  LoraConfig ordered = Parsed(R"({"lora_alpha": 8, "rank_pattern": {"self_attn.q_proj": 4, "q_proj": 8, ".*": 2},
+                                  "alpha_pattern": {"v_proj": 16, "attn.*": 4, "1.self_attn.v_proj": 1}})");
+  for (const LoraConfig& one : {ordered, Parsed(ordered.ToJson())}) {
+    CHECK(one.RankOf("model.layers.1.self_attn.q_proj") == 4);
+    CHECK(one.RankOf("model.layers.1.mlp.up_proj") == 2);
+    CHECK(one.ScaleOf("model.layers.1.self_attn.v_proj") == Approx(8.0));
+  }
+}
+
+TEST_CASE("LoraConfig: a list's pattern may have groups of its own") {
+  LoraConfig config = Parsed(R"json({"target_modules": ["q_proj"], "layers_to_transform": [1], "layers_pattern": "(layers|blocks)"})json");
+  CHECK(config.Targets("model.layers.1.self_attn.q_proj", true));
+  CHECK_FALSE(config.Targets("model.layers.0.self_attn.q_proj", true));
 }
 
 TEST_CASE("LoraConfig: modules are found by name, by the end of it, by a whole regular expression, and as all linear ones") {
@@ -73,6 +87,7 @@ TEST_CASE("LoraConfig: what is not done here is refused by the key's name and va
            {R"({"eva_config": {"rho": 2}})", "eva_config", "EVA"},
            {R"({"r": 0})", "\"r\"", "at least 1"},
            {R"({"r": 2.5})", "\"r\"", "2.5"},
+           {R"({"r": 70000})", "\"r\"", "at most 65536"},
            {R"({"rank_pattern": {"q_proj": 0}})", "rank_pattern.q_proj", "at least 1"},
            {R"({"lora_alpha": "8"})", "lora_alpha", "\"8\""},
            {R"({"lora_dropout": 1})", "lora_dropout", "below 1"},
