@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -27,20 +29,29 @@ namespace {
 
 UniqueFd OpenPidfd(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
 
-// In the child, between fork and exec: only what is async-signal-safe.
-[[noreturn]] void RunChild(const ProcessOptions& options, char* const* argv, char* const* env, int null_fd, pid_t parent) {
+struct Child {
+  const ProcessOptions& options;
+  char* const* argv;
+  char* const* env;
+  int null_fd;
+  pid_t parent;
+};
+
+// In the child, until exec: only what is async-signal-safe, and nothing that the parent, whose memory this is, would see changed.
+__attribute__((no_sanitize("address", "thread", "undefined"))) int RunChild(void* argument) {
+  const auto& [options, argv, env, null_fd, parent] = *static_cast<Child*>(argument);
   if (options.own_session) ::setsid();
   else ::setpgid(0, 0);
   if (options.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);
+    if (::getppid() != parent) return 1;
   }
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
   struct sigaction normal {};
   normal.sa_handler = SIG_DFL;
   for (int signal = 1; signal < 32; ++signal) ::sigaction(signal, &normal, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::dup2(options.stdin_fd >= 0 ? options.stdin_fd : null_fd, 0);
   ::dup2(options.stdout_fd >= 0 ? options.stdout_fd : null_fd, 1);
   ::dup2(options.stderr_fd >= 0 ? options.stderr_fd : null_fd, 2);
@@ -65,7 +76,25 @@ UniqueFd OpenPidfd(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_p
   for (const char* part : {failed, what, ": ", why, "\n"}) {
     if (::write(2, part, std::strlen(part)) < 0) break;
   }
-  ::_exit(127);
+  return 127;
+}
+
+// The child runs in this process's memory, on a stack of its own, until it executes its program, and this thread waits for that. A fork would copy
+// the page tables of a daemon, which grow with its workers, and then fault on every page that is written.
+pid_t Spawn(Child& child) {
+  constexpr size_t kStack = 256 << 10;
+  void* stack = ::mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
+  if (stack == MAP_FAILED) return -1;
+  // Until the child has its own dispositions, a handler of ours would run in it.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::clone(&RunChild, static_cast<char*>(stack) + kStack, CLONE_VM | CLONE_VFORK | SIGCHLD, &child);
+  const int saved_errno = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::munmap(stack, kStack);
+  errno = saved_errno;
+  return pid;
 }
 
 }  // namespace
@@ -87,10 +116,9 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(async::Loop& loop, const
   env.push_back(nullptr);
   UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.ok()) return ErrnoStatus(errno, "/dev/null");
-  const pid_t parent = ::getpid();
-  pid_t pid = ::fork();
-  if (pid < 0) return ErrnoStatus(errno, "fork");
-  if (pid == 0) RunChild(options, argv.data(), env.data(), null.get(), parent);
+  Child child{options, argv.data(), env.data(), null.get(), ::getpid()};
+  const pid_t pid = Spawn(child);
+  if (pid < 0) return ErrnoStatus(errno, "clone");
   if (!options.own_session) ::setpgid(pid, pid);   // also here, so that a signal to the group cannot come too early
   UniqueFd pidfd = OpenPidfd(pid);
   if (!pidfd.ok()) {

@@ -111,7 +111,7 @@ TEST_CASE("Model: greedy generation with the key-value cache continues as transf
     CHECK(stopped.size() <= 4);
     CHECK(stopped.back() == made[3]);
     CHECK(!model->Generate(std::vector<int32_t>(), {}).ok());
-    std::vector<int32_t> foreign = {1, 512};
+    std::vector<int32_t> foreign = {1, static_cast<int32_t>(model->config().vocab_size)};
     CHECK(!model->Generate(foreign, {}).ok());
   }
 }
