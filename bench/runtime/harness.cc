@@ -97,24 +97,28 @@ PingPong MeasurePingPong() {
   return rates;
 }
 
-MemoryLimits MeasureMemory() {
-  MemoryLimits limits;
+double MeasureWarmCopy() {
   constexpr size_t kSize = size_t{256} << 20;
   std::vector<char> from(kSize, 1), to(kSize, 2);
+  double best = 0;
   for (int i = 0; i < 4; ++i) {
-    double rate = TwoThreads(kSize, [&](size_t begin, size_t end) { std::memcpy(to.data() + begin, from.data() + begin, end - begin); });
-    limits.warm_copy = std::max(limits.warm_copy, rate);
+    best = std::max(best, TwoThreads(kSize, [&](size_t begin, size_t end) { std::memcpy(to.data() + begin, from.data() + begin, end - begin); }));
   }
+  return best;
+}
+
+double MeasureFirstTouch(size_t size) {
   int memory = ::memfd_create("argosy-bench", MFD_CLOEXEC);
-  if (memory >= 0 && ::ftruncate(memory, kSize) == 0) {
-    void* fresh = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  double rate = 0;
+  if (memory >= 0 && ::ftruncate(memory, static_cast<off_t>(size)) == 0) {
+    void* fresh = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     if (fresh != MAP_FAILED) {
-      limits.first_touch = TwoThreads(kSize, [&](size_t begin, size_t end) { std::memset(static_cast<char*>(fresh) + begin, 1, end - begin); });
-      ::munmap(fresh, kSize);
+      rate = TwoThreads(size, [&](size_t begin, size_t end) { std::memset(static_cast<char*>(fresh) + begin, 1, end - begin); });
+      ::munmap(fresh, size);
     }
   }
   if (memory >= 0) ::close(memory);
-  return limits;
+  return rate;
 }
 
 double MeasureLoopback(size_t size) {

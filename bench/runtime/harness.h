@@ -32,11 +32,9 @@ struct MeasureOptions {
 // nobody has to be woken elsewhere; which of both a kernel chooses for two processes that are left alone changes from run to run.
 struct PingPong { double two_cores = 0; double one_core = 0; };
 PingPong MeasurePingPong();
-struct MemoryLimits {                     // GB/s of two threads
-  double warm_copy = 0;                   // memory touched before
-  double first_touch = 0;                 // fresh pages of a memfd
-};
-MemoryLimits MeasureMemory();
+// GB/s of two threads: copying memory that was touched before; filling fresh pages of a memfd (0: there is none to be had).
+double MeasureWarmCopy();
+double MeasureFirstTouch(size_t size);
 
 // GB/s of one TCP connection over loopback between two threads, `size` bytes of one buffer into another (what iperf3 measures with -l 1M).
 double MeasureLoopback(size_t size);

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -111,6 +112,21 @@ ArenaMapping::~ArenaMapping() {
 absl::StatusOr<std::span<std::byte>> ArenaMapping::WritableSpan(uint64_t offset, uint64_t size) const {
   if (offset > size_ || size > size_ - offset) return InvalidArgument("[{}, +{}) is outside the arena of {} bytes", offset, size, size_);
   return std::span<std::byte>(writable_ + offset, size);
+}
+
+void ArenaMapping::Write(std::byte* to, const std::byte* from, size_t size) {
+  while (size > 0) {
+    const size_t at = static_cast<size_t>(to - writable_) % kPiece;
+    const size_t n = std::min(size, kPiece - at);
+    // A part of a piece is not worth a mark of its own. That the call fails, or that the pages were given back since, costs the faults alone.
+    if (n == kPiece && !written_[static_cast<size_t>(to - writable_) / kPiece].exchange(true, std::memory_order_relaxed)) {
+      (void)::madvise(to, n, MADV_POPULATE_WRITE);
+    }
+    std::memcpy(to, from, n);
+    to += n;
+    from += n;
+    size -= n;
+  }
 }
 
 absl::StatusOr<std::span<const std::byte>> ArenaMapping::ReadableSpan(uint64_t offset, uint64_t size) const {

@@ -2,11 +2,13 @@
 
 // How processes get at the arena: a Unix socket that hands its descriptors to any process of the same user, and the mapping they make.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -35,17 +37,22 @@ class ArenaMapping {
   ArenaMapping& operator=(const ArenaMapping&) = delete;
 
   absl::StatusOr<std::span<std::byte>> WritableSpan(uint64_t offset, uint64_t size) const;
+  // Copies into a part of a writable span. Where this process has not written yet, it maps many pages at once, which costs half of a fault for each.
+  void Write(std::byte* to, const std::byte* from, size_t size);
   // In pages that this process cannot write.
   absl::StatusOr<std::span<const std::byte>> ReadableSpan(uint64_t offset, uint64_t size) const;
   uint64_t size() const { return size_; }
 
  private:
+  static constexpr size_t kPiece = size_t{512} << 10;
+
   ArenaMapping(std::byte* writable, const std::byte* readable, uint64_t size)
-      : writable_(writable), readable_(readable), size_(size) {}
+      : writable_(writable), readable_(readable), size_(size), written_(size / kPiece + 1) {}
 
   std::byte* writable_;
   const std::byte* readable_;
   uint64_t size_;
+  std::vector<std::atomic<bool>> written_;   // each piece, whole, by this process
 };
 
 // Hands the arena's descriptors (read-write, and one re-opened read-only) to whoever connects as the same user.

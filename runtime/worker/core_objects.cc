@@ -307,7 +307,7 @@ absl::StatusOr<wire::ObjectLocation> Core::Store(ObjectId object, const Outgoing
     role_.Do([this, abort] { NodeNotify(abort); });
     return space.ok() ? Internal("the store made {} bytes instead of {}", space->size(), size) : space.status();
   }
-  PackInto(*space, value.body, value.buffers);
+  PackInto(*space, value.body, value.buffers, [this](std::byte* to, const std::byte* from, size_t n) { arena_->Write(to, from, n); });
   wire::SealObject seal;
   seal.object = object;
   ARGOSY_RETURN_IF_ERROR(CallNode(seal).status());

@@ -22,12 +22,14 @@ size_t TableBytes(size_t buffers) { return 16 + 16 * buffers; }
 // One thread does not fill the memory's bandwidth, and takes each page fault of a fresh mapping by itself.
 constexpr size_t kCopyPiece = size_t{4} << 20;
 constexpr size_t kCopyThreadsMax = 4;
+constexpr size_t kCopyOtherwise = size_t{1} << 20;
 
-void Copy(std::byte* to, const std::byte* from, size_t size) {
-  if (size < 2 * kCopyPiece) {
-    std::memcpy(to, from, size);
-    return;
-  }
+void Copy(std::byte* to, const std::byte* from, size_t size, const CopyBytes& copy) {
+  auto copy_part = [&copy](std::byte* to, const std::byte* from, size_t size) {
+    if (copy && size >= kCopyOtherwise) copy(to, from, size);
+    else std::memcpy(to, from, size);
+  };
+  if (size < 2 * kCopyPiece) return copy_part(to, from, size);
   size_t threads = std::min({size / kCopyPiece, kCopyThreadsMax, size_t{std::thread::hardware_concurrency()}});
   std::vector<std::thread> helpers;
   helpers.reserve(threads);
@@ -35,13 +37,13 @@ void Copy(std::byte* to, const std::byte* from, size_t size) {
   size_t each = threads > 1 ? Align(size / threads) : 0;
   try {
     while (helpers.size() + 1 < threads) {
-      helpers.emplace_back([to = to + copied, from = from + copied, each] { std::memcpy(to, from, each); });
+      helpers.emplace_back([&copy_part, to = to + copied, from = from + copied, each] { copy_part(to, from, each); });
       copied += each;
     }
   } catch (const std::system_error&) {
     // No more threads may be started: this one copies what they would have.
   }
-  std::memcpy(to + copied, from + copied, size - copied);
+  copy_part(to + copied, from + copied, size - copied);
   for (std::thread& helper : helpers) helper.join();
 }
 
@@ -61,11 +63,11 @@ size_t PackedSize(std::string_view body, const std::vector<Buffer>& buffers) {
   return size;
 }
 
-void PackInto(std::span<std::byte> out, std::string_view body, const std::vector<Buffer>& buffers) {
+void PackInto(std::span<std::byte> out, std::string_view body, const std::vector<Buffer>& buffers, const CopyBytes& copy) {
   ARGOSY_CHECK(out.size() == PackedSize(body, buffers));
   std::byte* begin = out.data();
   auto put = [&](size_t at, const void* data, size_t size) {
-    if (size > 0) Copy(begin + at, static_cast<const std::byte*>(data), size);
+    if (size > 0) Copy(begin + at, static_cast<const std::byte*>(data), size, copy);
   };
   uint32_t count = static_cast<uint32_t>(buffers.size());
   put(0, &count, 4);

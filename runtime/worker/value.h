@@ -6,6 +6,7 @@
 //                      | n > 0: u32 0, u64 body size, n x (u64 offset, u64 size), body, buffers each aligned to 64     (little endian)
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,8 +19,9 @@
 namespace argosy::worker {
 
 size_t PackedSize(std::string_view body, const std::vector<Buffer>& buffers);
-// `out` has exactly PackedSize bytes.
-void PackInto(std::span<std::byte> out, std::string_view body, const std::vector<Buffer>& buffers);
+// `out` has exactly PackedSize bytes. `copy`: in place of memcpy, for what is large, from several threads.
+using CopyBytes = std::function<void(std::byte* to, const std::byte* from, size_t size)>;
+void PackInto(std::span<std::byte> out, std::string_view body, const std::vector<Buffer>& buffers, const CopyBytes& copy = nullptr);
 std::string Pack(std::string_view body, const std::vector<Buffer>& buffers);
 
 // Points into the packed bytes; each buffer holds `owner`.

@@ -79,6 +79,37 @@ TEST_CASE("ObjectStore: another process reads a sealed object in place, and cann
   REQUIRE(code == 128 + SIGSEGV);
 }
 
+TEST_CASE("ObjectStore: a part of any size copied into an object is just that part, the first time and when its pages were written before") {
+  Fixture f(16 << 20);
+  ObjectId object = ObjectId::Random();
+  absl::StatusOr<Place> place = f.Create(object, 5 << 20);
+  REQUIRE(place.ok());
+  std::memset(f.store->Bytes(*place).data(), 0x5a, place->size);
+  int code = f.InChild([&] {
+    auto mapping = ArenaMapping::Connect(f.store->door_path());
+    if (!mapping.ok()) return 1;
+    std::span<std::byte> bytes = *(*mapping)->WritableSpan(place->offset, place->size);
+    std::vector<std::byte> from(3 << 20);
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + (i >> 12));
+    for (int time = 0; time < 2; ++time) {
+      (*mapping)->Write(bytes.data() + 1001, from.data(), from.size());
+      (*mapping)->Write(bytes.data() + (4 << 20), from.data(), 1);
+    }
+    return 0;
+  });
+  REQUIRE(code == 0);
+  std::span<std::byte> bytes = f.store->Bytes(*place);
+  size_t wrong = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const size_t in_part = i - 1001;
+    std::byte want{0x5a};
+    if (i >= 1001 && in_part < (3 << 20)) want = static_cast<std::byte>(in_part * 7 + (in_part >> 12));
+    if (i == 4 << 20) want = std::byte{0};
+    wrong += bytes[i] != want;
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("ObjectStore: what another process writes before sealing is what is read") {
   Fixture f(16 << 20);
   ObjectId object = ObjectId::Random();
