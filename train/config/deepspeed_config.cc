@@ -16,6 +16,7 @@
 #include "train/config/deepspeed_file.h"
 #include "train/config/deepspeed_keys.h"
 #include "train/config/json.h"
+#include "train/config/relaxed_json.h"
 
 namespace argosy::train {
 namespace {
@@ -612,11 +613,17 @@ std::string SettingsReport::ToText() const {
 
 absl::StatusOr<std::string> ReadDeepSpeedText(const std::string& path_or_base64) {
   std::error_code error;
-  if (std::filesystem::is_regular_file(path_or_base64, error)) return ReadFile(path_or_base64);
+  const std::filesystem::file_status status = std::filesystem::status(path_or_base64, error);
+  if (std::filesystem::is_regular_file(status) || std::filesystem::is_fifo(status)) return ReadFile(path_or_base64);
   std::string text;
   const bool decoded = absl::WebSafeBase64Unescape(path_or_base64, &text) || absl::Base64Unescape(path_or_base64, &text);
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (decoded && begin != std::string::npos && text[begin] == '{') return text;
+  // A file may do without the outer braces; the name of a file that is not there is seldom such text.
+  if (decoded && begin != std::string::npos) {
+    const json object = json::parse(JsonFromHjson(text).text, nullptr, /*allow_exceptions=*/false);
+    if (object.is_object() && !object.empty()) return text;
+  }
   const std::string shown = path_or_base64.size() > 80 ? path_or_base64.substr(0, 77) + "..." : path_or_base64;
   return NotFound("{} is no file, and no DeepSpeed file in base64 either", shown);
 }

@@ -92,7 +92,8 @@ struct SettingsReport {
   std::string ToText() const;
 };
 
-// A DeepSpeed file's text by what DeepSpeed takes for it: a path, or the file itself in base64 (its web-safe alphabet or the plain one).
+// A DeepSpeed file's text by what DeepSpeed takes for it: a path (also of a pipe, which can be read once), or the file itself in base64 (its
+// web-safe alphabet or the plain one).
 absl::StatusOr<std::string> ReadDeepSpeedText(const std::string& path_or_base64);
 
 // `json_text` is Hjson, of which JSON is a part: comments, keys without quotation marks, ...; empty = no file. Never fails: what is wrong is in `errors`, all

@@ -28,7 +28,7 @@ std::map<std::string, double> ResourcesFromJson(const std::string& flag, const s
 
 struct FinetuneFlags {
   FinetuneOptions options;
-  std::string mixed_precision, moments, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token,
+  std::string mixed_precision, moments, scheduler, loss_on = "auto", resources_per_worker, trainer_resources, betas, long_rows = "cut", bad_rows = "fail", hf_token, ds_config,
       save_state = "last", recompute;
   int prompt_type = 1;
   bool no_grad_ckpt = false;
@@ -52,7 +52,7 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--test-path", o.test_path, "Held-out rows, evaluated after each epoch; ./data/test.jsonl where neither path is given and it is there");
   finetune->add_option("--token-cache", o.token_cache, "Folder that keeps the rows as tokens: for files larger than memory, and the next run");
   finetune->add_option("--special-token-path", o.special_token_path, "tokens.json: tokens to add to the tokenizer");
-  finetune->add_option("--ds-config", o.ds_config_path, "DeepSpeed JSON: a file, or its text in base64 (-dc)");
+  finetune->add_option("--ds-config", flags->ds_config, "DeepSpeed JSON: a file, or its text in base64 (-dc)");
   finetune->add_option("--num-devices", o.scaling.num_workers, "Ranks, one a GPU (-nd)")->capture_default_str();
   finetune->add_option("--batch-size-per-device", s.micro_batch_size, "Rows of one rank and micro-batch (-bs)");
   finetune->add_option("--eval-batch-size-per-device", o.eval_batch_size, "Rows of one rank when evaluating (-ebs)");
@@ -192,6 +192,11 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
     o.failure.replace_timeout = absl::Seconds(std::max(0.0, flags->replace_timeout));
     o.failure.collective_timeout = absl::Seconds(flags->collective_timeout);
     if (flags->start_timeout > 0) o.scaling.start_timeout = absl::Seconds(flags->start_timeout);
+    if (!flags->ds_config.empty()) {
+      absl::StatusOr<std::string> text = ReadDeepSpeedText(flags->ds_config);
+      if (!text.ok()) throw CommandFailed("--ds-config: " + Message(text.status()));
+      o.ds_config = *std::move(text);
+    }
     MustSucceed(CheckFinetuneOptions(o));
     Runtime runtime = Connect(process.argc, process.argv);
     MustSucceed(Finetune(o));

@@ -138,11 +138,7 @@ class Run {
 
     SettingsContext context{.world_size = options_.scaling.num_workers, .hidden_size = config.hidden_size, .total_steps = 0,
                             .flags = options_.flags};
-    std::string ds_json;
-    if (!options_.ds_config_path.empty()) {
-      ARGOSY_ASSIGN_OR_RETURN(ds_json, ReadDeepSpeedText(options_.ds_config_path));
-    }
-    ARGOSY_ASSIGN_OR_RETURN(SettingsReport report, ResolveSettings(ds_json, context));
+    ARGOSY_ASSIGN_OR_RETURN(SettingsReport report, ResolveSettings(options_.ds_config, context));
     settings_ = report.settings;
     if (settings_.moments == Precision::kBf16 && options_.lora) {
       return InvalidArgument("moments in bf16 with --lora: adapters are trained in fp32, moments too");
@@ -153,7 +149,7 @@ class Run {
     ARGOSY_RETURN_IF_ERROR(MakePlan());
     context.total_steps = total_steps_;
     // Schedules whose length is "auto" are resolved against the run's own number of steps.
-    ARGOSY_ASSIGN_OR_RETURN(report, ResolveSettings(ds_json, context));
+    ARGOSY_ASSIGN_OR_RETURN(report, ResolveSettings(options_.ds_config, context));
     settings_ = report.settings;
     if (settings_.schedule.total_steps == 0) settings_.schedule.total_steps = total_steps_;
     ARGOSY_RETURN_IF_ERROR(CheckLrSchedule(settings_.schedule));
@@ -912,7 +908,6 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
   ARGOSY_RETURN_IF_ERROR(NeedFile("--train-path", options.train_path));
   if (!options.test_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--test-path", options.test_path));
   if (!options.special_token_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--special-token-path", options.special_token_path));
-  if (!options.ds_config_path.empty()) ARGOSY_RETURN_IF_ERROR(Annotate(ReadDeepSpeedText(options.ds_config_path).status(), "--ds-config"));
   if (!options.lora_config_path.empty()) ARGOSY_RETURN_IF_ERROR(NeedFile("--lora-config", options.lora_config_path));
   if (!options.lora_config_path.empty() && !options.adapter_directory.empty()) {
     return InvalidArgument("--lora-config and --adapter: an adapter has its own {}", kAdapterConfigName);

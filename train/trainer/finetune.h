@@ -43,7 +43,7 @@ struct FinetuneOptions {
   std::string test_path;            // empty: no evaluation
   std::string token_cache;          // folder of the rows as tokens, reused by later runs; empty: they are kept in memory
   std::string special_token_path;   // tokens.json; empty: none
-  std::string ds_config_path;       // DeepSpeed JSON; empty: none
+  std::string ds_config;            // the text of a DeepSpeed JSON; empty: none
   CommandLineSettings flags;        // wins over the file
   ScalingConfig scaling;
 

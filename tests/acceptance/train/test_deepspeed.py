@@ -110,7 +110,12 @@ def test_hjson_and_base64_are_the_same_file(tmp_path):
     assert verb("validate-config", tmp_path / "ds.hjson", "--num-devices", 4).stdout == plain
     for encode in (base64.urlsafe_b64encode, base64.b64encode):
         assert verb("validate-config", "--ds-config", encode(path.read_bytes()).decode(), "--num-devices", 4).stdout == plain
-    for wrong in ("no/such/file.json", base64.b64encode(b"[1]").decode()):
+    bare = "\n".join(text.strip()[1:-1].splitlines())   # Hjson's outer braces may be left out
+    assert verb("validate-config", "--ds-config", base64.b64encode(bare.encode()).decode(), "--num-devices", 4).stdout == plain
+    piped = subprocess.run([argosy_binary(), "validate-config", "/dev/stdin", "--num-devices", "4"], input=path.read_text(), capture_output=True, text=True,
+                           timeout=60)
+    assert piped.returncode == 0 and piped.stdout == plain
+    for wrong in ("no/such/file.json", "/dev/zero", base64.b64encode(b"[1]").decode()):
         result = subprocess.run([argosy_binary(), "validate-config", wrong], capture_output=True, text=True, timeout=60)
         assert result.returncode == 1 and wrong in result.stderr and "is no file" in result.stderr and "base64" in result.stderr
 
