@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "runtime/base/file.h"
@@ -245,6 +246,107 @@ absl::Status CheckpointWriter::Write(std::string_view tensor, int64_t byte_begin
     return InvalidArgument("{} bytes from {} pass the end of \"{}\" ({} bytes)", bytes.size(), byte_begin, tensor, next->tensor->spec.Bytes());
   }
   return Append(bytes);
+}
+
+absl::StatusOr<std::string> CheckpointWriter::MakeFiles() {
+  ARGOSY_CHECK(file_ == 0 && tensor_ == 0 && byte_ == 0, "MakeFiles comes before any byte");
+  for (size_t i = 0; i < options_.layout.files.size(); ++i) {
+    const PlannedFile& file = options_.layout.files[i];
+    // The first is open; one without tensors is finished.
+    if (i != file_ || !fd_.ok()) {
+      file_ = i;
+      ARGOSY_RETURN_IF_ERROR(OpenFile());
+    }
+    if (::ftruncate(fd_.get(), file.bytes) != 0 || ::fsync(fd_.get()) != 0) return ErrnoStatus(errno, fmt::format("cannot make {}/{}", partial_, file.name));
+    fd_.Reset();
+  }
+  file_ = 0;
+  ARGOSY_RETURN_IF_ERROR(SyncDirectory(partial_));
+  return partial_;
+}
+
+absl::Status CheckpointWriter::AddPieces(std::vector<WrittenPiece> pieces) {
+  std::sort(pieces.begin(), pieces.end(), [](const WrittenPiece& a, const WrittenPiece& b) {
+    return std::tie(a.file, a.tensor, a.begin) < std::tie(b.file, b.tensor, b.begin);
+  });
+  size_t next = 0;
+  for (size_t i = 0; i < options_.layout.files.size(); ++i) {
+    const PlannedFile& file = options_.layout.files[i];
+    uint32_t file_crc = ExtendCrc32c(0, std::as_bytes(std::span(file.header.data(), file.header.size())));
+    for (size_t t = 0; t < file.tensors.size(); ++t) {
+      const TensorSpec& spec = file.tensors[t].spec;
+      uint32_t crc = 0;
+      int64_t at = 0;
+      for (; next < pieces.size() && pieces[next].file == static_cast<int64_t>(i) && pieces[next].tensor == static_cast<int64_t>(t); ++next) {
+        if (pieces[next].begin != at) {
+          return Internal("of \"{}\" the bytes from {} on were written {}", spec.name, std::min(at, pieces[next].begin), pieces[next].begin > at ? "by nobody" : "twice");
+        }
+        crc = CombineCrc32c(crc, pieces[next].crc32c, pieces[next].bytes);
+        at += pieces[next].bytes;
+      }
+      if (at != spec.Bytes()) return Internal("of \"{}\" {} of {} bytes were written", spec.name, at, spec.Bytes());
+      manifest_.tensors[spec.name] = crc;
+      file_crc = CombineCrc32c(file_crc, crc, at);
+    }
+    manifest_.files[file.name] = {file.bytes, file_crc};
+  }
+  if (next != pieces.size()) return Internal("a piece of file {}, tensor {} is of no file here", pieces[next].file, pieces[next].tensor);
+  file_ = options_.layout.files.size();
+  return absl::OkStatus();
+}
+
+absl::Status PieceWriter::Write(std::string_view tensor, int64_t byte_begin, std::span<const std::byte> bytes) {
+  auto it = layout_.by_name.find(ToAbsl(tensor));
+  if (it == layout_.by_name.end()) return InvalidArgument("the checkpoint has no tensor \"{}\"", tensor);
+  const auto [file, index] = it->second;
+  const PlacedTensor& placed = layout_.files[file].tensors[index];
+  if (byte_begin < 0 || byte_begin + static_cast<int64_t>(bytes.size()) > placed.spec.Bytes()) {
+    return InvalidArgument("{} bytes from {} pass the end of \"{}\" ({} bytes)", bytes.size(), byte_begin, tensor, placed.spec.Bytes());
+  }
+  const std::string path = (fs::path(directory_) / layout_.files[file].name).string();
+  if (!fd_.ok() || file != file_) {
+    ARGOSY_RETURN_IF_ERROR(FinishFile());
+    fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!fd_.ok()) return ErrnoStatus(errno, fmt::format("cannot open {}, which must be on storage that all ranks' nodes share", path));
+    file_ = file;
+  }
+  for (size_t done = 0; done < bytes.size();) {
+    ssize_t n = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done, placed.extent.begin + byte_begin + static_cast<int64_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, fmt::format("cannot write {}", path));
+    done += static_cast<size_t>(n);
+  }
+  unsettled_ += static_cast<int64_t>(bytes.size());
+  if (unsettled_ >= kDirtyBytesMax) {
+    // Those before this round are waited for.
+    ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE);
+    ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
+    unsettled_ = 0;
+  }
+  const uint32_t crc = ExtendCrc32c(0, bytes);
+  WrittenPiece* last = pieces_.empty() ? nullptr : &pieces_.back();
+  if (last != nullptr && last->file == static_cast<int64_t>(file) && last->tensor == static_cast<int64_t>(index) && last->begin + last->bytes == byte_begin) {
+    last->crc32c = CombineCrc32c(last->crc32c, crc, static_cast<int64_t>(bytes.size()));
+    last->bytes += static_cast<int64_t>(bytes.size());
+  } else {
+    pieces_.push_back({static_cast<int64_t>(file), static_cast<int64_t>(index), byte_begin, static_cast<int64_t>(bytes.size()), crc});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PieceWriter::FinishFile() {
+  if (!fd_.ok()) return absl::OkStatus();
+  if (::fsync(fd_.get()) != 0) return ErrnoStatus(errno, fmt::format("cannot sync {}/{}", directory_, layout_.files[file_].name));
+  // Who verifies may be on this host: what it reads must come from storage.
+  ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
+  fd_.Reset();
+  unsettled_ = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<WrittenPiece>> PieceWriter::Finish() {
+  ARGOSY_RETURN_IF_ERROR(FinishFile());
+  return std::move(pieces_);
 }
 
 absl::Status CheckpointWriter::AddFile(std::string_view name, std::string_view content) {

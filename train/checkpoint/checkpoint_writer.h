@@ -30,6 +30,39 @@ struct CheckpointWriterOptions {
   bool verify = true;  // read everything back from storage before it counts
 };
 
+// Bytes of one tensor that a PieceWriter wrote.
+struct WrittenPiece {
+  int64_t file = 0;      // of the layout
+  int64_t tensor = 0;    // of the file
+  int64_t begin = 0;     // in bytes of the tensor
+  int64_t bytes = 0;
+  uint32_t crc32c = 0;
+};
+
+// Writes parts of tensors into the files that another process' CheckpointWriter made.
+//
+// Thread:   one at a time.
+// Failure:  says which file; what is written counts for nothing until that writer commits.
+// Memory:   none beyond the caller's bytes; dirty pages are handed to storage every 64 MB.
+class PieceWriter {
+ public:
+  // `layout` is the writer's, and outlives this.
+  PieceWriter(std::string directory, const CheckpointLayout& layout) : directory_(std::move(directory)), layout_(layout) {}
+  absl::Status Write(std::string_view tensor, int64_t byte_begin, std::span<const std::byte> bytes);
+  // Syncs, and says what was written.
+  absl::StatusOr<std::vector<WrittenPiece>> Finish();
+
+ private:
+  absl::Status FinishFile();
+
+  const std::string directory_;
+  const CheckpointLayout& layout_;
+  std::vector<WrittenPiece> pieces_;
+  UniqueFd fd_;
+  size_t file_ = 0;
+  int64_t unsettled_ = 0;   // bytes since the last that were handed to storage
+};
+
 // Builds the checkpoint in a hidden directory beside the final one. Commit makes it appear.
 //
 // Thread:   one at a time.
@@ -57,6 +90,11 @@ class CheckpointWriter {
     int64_t byte = 0;
   };
   std::optional<Position> Next() const;
+
+  // Instead of Append: makes the files with their headers and room for all bytes, in the hidden directory whose path it returns, for PieceWriters of
+  // other processes on storage that they share. AddPieces takes what they wrote: all bytes of all tensors, once.
+  absl::StatusOr<std::string> MakeFiles();
+  absl::Status AddPieces(std::vector<WrittenPiece> pieces);
 
   // A small file of the directory: config.json, tokenizer files, ...
   absl::Status AddFile(std::string_view name, std::string_view content);

@@ -59,6 +59,30 @@ __attribute__((target("sse4.2"))) uint32_t ExtendSse42(uint32_t crc, const std::
 
 }  // namespace
 
+namespace {
+
+// Polynomials over two elements modulo the checksum's, bit 31 for 1.
+uint32_t Multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1u) != 0 ? kPolynomial : 0u);
+  }
+  return product;
+}
+
+}  // namespace
+
+uint32_t CombineCrc32c(uint32_t first, uint32_t second, int64_t second_bytes) {
+  // What `second_bytes` zeros make of the first: times x^8 for each.
+  uint32_t power = 0x80000000u, square = 0x80000000u >> 8;
+  for (int64_t n = second_bytes; n > 0; n >>= 1) {
+    if ((n & 1) != 0) power = Multiply(power, square);
+    square = Multiply(square, square);
+  }
+  return Multiply(power, first) ^ second;
+}
+
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
   crc = ~crc;
 #if defined(__x86_64__)

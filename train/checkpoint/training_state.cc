@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <span>
+#include <system_error>
+#include <utility>
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/file.h"
@@ -169,6 +172,33 @@ absl::StatusOr<std::optional<std::string>> NewestState(const std::string& output
                           ListCheckpoints((std::filesystem::path(output_dir) / kStateFolder).string()));
   if (states.empty()) return std::optional<std::string>();
   return std::optional<std::string>(states.back().directory);
+}
+
+absl::StatusOr<UsableState> NewestUsableState(const std::string& output_dir) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> names;
+  std::error_code error;
+  const fs::path folder = fs::path(output_dir) / kStateFolder;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    std::string name = it->path().filename().string();
+    if (it->is_directory(ignored) && name.starts_with("step-")) names.push_back(std::move(name));
+  }
+  if (error && error != std::errc::no_such_file_or_directory) return FailedPrecondition("cannot list {}: {}", folder.string(), error.message());
+  // By number, whatever its digits.
+  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) { return std::pair(a.size(), a) > std::pair(b.size(), b); });
+  UsableState usable;
+  for (const std::string& name : names) {
+    const std::string directory = (folder / name).string();
+    absl::Status status = VerifyCheckpoint(directory);
+    if (status.ok()) status = TrainingState::Load(directory).status();
+    if (status.ok()) {
+      usable.directory = directory;
+      break;
+    }
+    usable.damaged.push_back(Message(status));
+  }
+  return usable;
 }
 
 absl::Status VerifyCheckpoint(const std::string& directory) {

@@ -79,6 +79,13 @@ struct TrainingState {
 // The newest finished state under `output_dir`; none when there is none.
 absl::StatusOr<std::optional<std::string>> NewestState(const std::string& output_dir);
 
+// The newest one that is whole, read to the end, and why each newer one is not.
+struct UsableState {
+  std::string directory;              // empty: none
+  std::vector<std::string> damaged;   // newest first
+};
+absl::StatusOr<UsableState> NewestUsableState(const std::string& output_dir);
+
 // Reads every file that the manifest of `directory` lists, and compares sizes and checksums. The error names the damaged file.
 absl::Status VerifyCheckpoint(const std::string& directory);
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "argosy/argosy.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/status.h"
@@ -87,7 +88,9 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_option("--keep-best-by", o.best_metric, "Which checkpoints are kept: train_loss, eval_loss or perplexity; the newest too");
   finetune->add_flag("--resume", o.resume, "Go on with the run in --output-dir from its newest training state");
   finetune->add_flag("--overwrite", o.overwrite, "Remove an earlier run from --output-dir");
-  finetune->add_option("--save-state", flags->save_state, "Training states that stay: last, all or none")->capture_default_str();
+  finetune->add_option("--save-state", flags->save_state, "Training states that stay: last, so many of the newest, all or none")->capture_default_str();
+  finetune->add_flag("--save-by-ranks", o.save_by_ranks,
+                     "Each rank writes its own bytes of checkpoints and states: for an --output-dir on storage that all nodes share");
   finetune->add_option("--save-every", o.save_every, "Save the training state after every so many steps too; 0: at epochs' ends only");
   finetune->add_option("--max-failures", o.failure.max_failures, "Times that ranks may be lost before the run fails")->capture_default_str();
   finetune->add_option("--max-skipped-steps", o.failure.max_skipped_steps, "Steps in a row that may be skipped because they are not finite")
@@ -188,7 +191,9 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
     }
     if (flags->save_state == "all") o.save_state = SaveStateMode::kAll;
     else if (flags->save_state == "none") o.save_state = SaveStateMode::kNone;
-    else if (flags->save_state != "last") throw CommandFailed(fmt::format("--save-state {}: last, all or none", flags->save_state));
+    else if (flags->save_state != "last" && (!absl::SimpleAtoi(flags->save_state, &o.states_to_keep) || o.states_to_keep < 1)) {
+      throw CommandFailed(fmt::format("--save-state {}: last, all, none, or how many of the newest stay", flags->save_state));
+    }
     o.failure.replace_timeout = absl::Seconds(std::max(0.0, flags->replace_timeout));
     o.failure.collective_timeout = absl::Seconds(flags->collective_timeout);
     if (flags->start_timeout > 0) o.scaling.start_timeout = absl::Seconds(flags->start_timeout);

@@ -430,7 +430,8 @@ class Run {
   // The checkpoints go to rank 0's node, which may see other folders than this driver: what is there decides where the run begins.
   absl::Status FindStart() {
     int64_t bytes = weight_bytes_ + (options_.save_state == SaveStateMode::kNone ? 0 : 12 * trained_);
-    ARGOSY_ASSIGN_OR_RETURN(std::vector<OutputReport> reports, ranks_->CallRank0<&RankWorker::PrepareOutput>(options_.output_dir, bytes));
+    const bool goes_on = options_.resume || failures_ > 0;
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<OutputReport> reports, ranks_->CallRank0<&RankWorker::PrepareOutput>(options_.output_dir, bytes, goes_on));
     OutputReport& found = reports[0];
     const bool any = !found.checkpoints.empty() || !found.state_directory.empty();
     if (any && failures_ == 0 && !options_.resume) {
@@ -446,6 +447,11 @@ class Run {
       Say("removed:   {} of the earlier run in {}", what, options_.output_dir);
       found = {};
     }
+    if (!found.damaged.empty() && found.state_directory.empty()) {
+      return FailedPrecondition("no training state in {} on node {} is whole: {}", options_.output_dir, ranks_->hellos()[0].node_name,
+                                fmt::join(found.damaged, "; "));
+    }
+    for (const std::string& damage : found.damaged) Say("damaged:   {}: an earlier state is used", damage);
     TrainingState start;
     spec_.resume = {};
     if (!found.state_directory.empty()) {
@@ -727,7 +733,7 @@ class Run {
   absl::Status SaveEpoch(int64_t epoch, EpochRecord* row) {
     SaveSpec save{.directory = fmt::format("{}/epoch-{}", options_.output_dir, epoch + 1), .save_dtype = save_dtype_,
                   .shard_bytes_max = options_.shard_size_bytes, .step = state_.steps_done, .epoch = epoch + 1,
-                  .num_to_keep = options_.num_checkpoints_to_keep, .best_metric = options_.best_metric};
+                  .num_to_keep = options_.num_checkpoints_to_keep, .best_metric = options_.best_metric, .by_ranks = options_.save_by_ranks};
     save.metrics["train_loss"] = row->train_loss;
     if (row->has_eval) {
       save.metrics["eval_loss"] = row->eval_loss;
@@ -748,7 +754,7 @@ class Run {
   absl::Status SaveState() {
     SaveStateSpec save{.directory = fmt::format("{}/{}/step-{:07}", options_.output_dir, kStateFolder, state_.steps_done),
                        .shard_bytes_max = options_.shard_size_bytes, .state = state_,
-                       .keep_all = options_.save_state == SaveStateMode::kAll};
+                       .num_to_keep = options_.save_state == SaveStateMode::kAll ? 0 : options_.states_to_keep, .by_ranks = options_.save_by_ranks};
     ARGOSY_ASSIGN_OR_RETURN(std::vector<SaveReport> reports, ranks_->CallAll<&RankWorker::SaveState>(save));
     Say("state:     {} of step {}, {}", FormatBytes(reports[0].bytes), state_.steps_done, FormatSeconds(reports[0].seconds));
     return absl::OkStatus();

@@ -33,8 +33,8 @@ struct FailureConfig {
   absl::Duration collective_timeout = absl::Seconds(60);     // of one operation between ranks: one that does not come is taken for hung
 };
 
-// Which training states stay: the newest, all, or none is written.
-enum class SaveStateMode { kLast, kAll, kNone };
+// Which training states stay: the newest ones, all, or none is written.
+enum class SaveStateMode { kNewest, kAll, kNone };
 
 struct FinetuneOptions {
   std::string model_directory;
@@ -58,7 +58,9 @@ struct FinetuneOptions {
   std::string best_metric;          // those that are kept are the best by it, and the newest; empty: the newest
   bool resume = false;              // go on from the newest training state in output_dir
   bool overwrite = false;           // remove an earlier run from output_dir
-  SaveStateMode save_state = SaveStateMode::kLast;   // at each epoch's end
+  SaveStateMode save_state = SaveStateMode::kNewest;   // at each epoch's end
+  int64_t states_to_keep = 1;       // of the newest ones
+  bool save_by_ranks = false;       // each writes its own bytes of checkpoints and states, in an output_dir on storage that all of them see
   int64_t save_every = 0;           // training state after so many steps too; 0: no
   FailureConfig failure;
 

@@ -165,7 +165,7 @@ RankHello RankWorker::Hello() {
           .pid = static_cast<uint32_t>(::getpid()), .gpu_ids = context.gpu_ids};
 }
 
-OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes) {
+OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes, bool goes_on) {
   auto inspect = [&]() -> absl::StatusOr<OutputReport> {
     ARGOSY_RETURN_IF_ERROR(MakeDirectories(directory));
     ARGOSY_RETURN_IF_ERROR(CheckSpace(directory, bytes));
@@ -174,10 +174,16 @@ OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes) {
     for (const SavedCheckpoint& checkpoint : checkpoints) {
       report.checkpoints.push_back(std::filesystem::path(checkpoint.directory).filename().string());
     }
-    ARGOSY_ASSIGN_OR_RETURN(std::optional<std::string> newest, NewestState(directory));
-    if (newest) {
-      report.state_directory = *newest;
-      ARGOSY_ASSIGN_OR_RETURN(report.state, TrainingState::Load(*newest));
+    if (goes_on) {
+      ARGOSY_ASSIGN_OR_RETURN(UsableState usable, NewestUsableState(directory));
+      report.state_directory = std::move(usable.directory);
+      report.damaged = std::move(usable.damaged);
+    } else {
+      ARGOSY_ASSIGN_OR_RETURN(std::optional<std::string> newest, NewestState(directory));
+      report.state_directory = newest.value_or("");
+    }
+    if (!report.state_directory.empty()) {
+      ARGOSY_ASSIGN_OR_RETURN(report.state, TrainingState::Load(report.state_directory));
     }
     return report;
   };
@@ -307,12 +313,18 @@ SaveReport RankWorker::Save(SaveSpec spec) {
   s.AbortIfError(s.engine->Flush());
   const DType have = s.engine->trained_dtype();
   const absl::Duration deadline = absl::Seconds(s.spec.collective_timeout_seconds);
-  if (s.rank != 0) {
+  if (s.rank != 0 && !spec.by_ranks) {
     ThrowIfError(ServeWeights(*s.engine, *s.weights, have, kTurnTimeout), s.rank);
     return {.seconds = SecondsSince(begin)};
   }
   auto text_of = [](int64_t id) { return id < 0 ? std::optional<int64_t>() : std::optional<int64_t>(id); };
   CheckpointLayout layout = ValueOrThrow(s.PlanSave(spec), s.rank);
+  PullOptions pull{.zero_stage = s.engine->trained_stage(), .engine_dtype = have, .save_dtype = spec.save_dtype, .deadline = deadline,
+                   .frozen = s.Embeddings()};
+  if (s.rank != 0) {
+    ThrowIfError(WriteOwn(*s.engine, *s.weights, layout, pull, kTurnTimeout), s.rank);
+    return {.seconds = SecondsSince(begin)};
+  }
   CheckpointWriterOptions options;
   options.directory = spec.directory;
   options.layout = layout;
@@ -329,9 +341,8 @@ SaveReport RankWorker::Save(SaveSpec spec) {
     ThrowIfError(writer->AddFile(kAdapterConfigName, written.ToJson()), s.rank);
   }
   ThrowIfError(AddModelFiles(*writer, files), s.rank);
-  ThrowIfError(PullWeights(*s.engine, *s.weights, *writer,
-                           {.zero_stage = s.engine->trained_stage(), .engine_dtype = have, .save_dtype = spec.save_dtype,
-                            .deadline = deadline, .frozen = s.Embeddings()}), s.rank);
+  ThrowIfError(spec.by_ranks ? WriteTogether(*s.engine, *s.weights, *writer, pull, kTurnTimeout)
+                             : PullWeights(*s.engine, *s.weights, *writer, pull), s.rank);
   ThrowIfError(writer->Commit(), s.rank);
   if (spec.num_to_keep > 0) {
     std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
@@ -344,25 +355,28 @@ SaveReport RankWorker::SaveState(SaveStateSpec spec) {
   State& s = *state_;
   absl::Time begin = absl::Now();
   s.AbortIfError(s.engine->Flush());
+  PullOptions pull{.zero_stage = s.engine->trained_stage(), .engine_dtype = s.engine->trained_dtype(),
+                   .deadline = absl::Seconds(s.spec.collective_timeout_seconds)};
+  CheckpointLayout layout = ValueOrThrow(PlanCheckpoint(StateTensors(s.TrainedTensors(DType::kF32)), {.shard_bytes_max = spec.shard_bytes_max, .stem = kStateStem}), s.rank);
   if (s.rank != 0) {
-    ThrowIfError(ServeWeights(*s.engine, *s.weights, s.engine->trained_dtype(), kTurnTimeout), s.rank);
+    ThrowIfError(spec.by_ranks ? WriteOwn(*s.engine, *s.weights, layout, pull, kTurnTimeout)
+                               : ServeWeights(*s.engine, *s.weights, s.engine->trained_dtype(), kTurnTimeout), s.rank);
     return {.seconds = SecondsSince(begin)};
   }
   spec.state.optimizer_steps = s.engine->steps();
   spec.state.skipped = s.engine->skipped();
   CheckpointWriterOptions options;
   options.directory = spec.directory;
-  options.layout = ValueOrThrow(PlanCheckpoint(StateTensors(s.TrainedTensors(DType::kF32)), {.shard_bytes_max = spec.shard_bytes_max, .stem = kStateStem}), s.rank);
+  options.layout = std::move(layout);
   options.notes = {.step = spec.state.steps_done, .epoch = spec.state.epoch};
   std::unique_ptr<CheckpointWriter> writer = ValueOrThrow(CheckpointWriter::Create(std::move(options)), s.rank);
   ThrowIfError(writer->AddFile(kStateJsonName, spec.state.ToJson()), s.rank);
-  ThrowIfError(PullWeights(*s.engine, *s.weights, *writer,
-                           {.zero_stage = s.engine->trained_stage(), .engine_dtype = s.engine->trained_dtype(),
-                            .deadline = absl::Seconds(s.spec.collective_timeout_seconds)}), s.rank);
+  ThrowIfError(spec.by_ranks ? WriteTogether(*s.engine, *s.weights, *writer, pull, kTurnTimeout)
+                             : PullWeights(*s.engine, *s.weights, *writer, pull), s.rank);
   ThrowIfError(writer->Commit(), s.rank);
-  if (!spec.keep_all) {
+  if (spec.num_to_keep > 0) {
     std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
-    ThrowIfError(ApplyRetention(parent, {.num_to_keep = 1}), s.rank);
+    ThrowIfError(ApplyRetention(parent, {.num_to_keep = spec.num_to_keep}), s.rank);
   }
   return {.bytes = writer->Layout().FileBytes(), .files = static_cast<int64_t>(writer->Layout().files.size()),
           .seconds = SecondsSince(begin)};

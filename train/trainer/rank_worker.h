@@ -27,8 +27,9 @@ class RankWorker {
   ~RankWorker();
 
   RankHello Hello();
-  // Rank 0: makes the folder for checkpoints on this node, checks that `bytes` fit, and says what is in it.
-  OutputReport PrepareOutput(std::string directory, int64_t bytes);
+  // Rank 0: makes the folder for checkpoints on this node, checks that `bytes` fit, and says what is in it. Of training states to go on from, every byte
+  // is checked; else the newest is named as it is.
+  OutputReport PrepareOutput(std::string directory, int64_t bytes, bool goes_on);
   // Rank 0: removes the checkpoints and training states of an earlier run; how many there were.
   int64_t ClearOutput(std::string directory);
   // Whether this node has that token cache, whole.
@@ -38,7 +39,7 @@ class RankWorker {
   // Optimizer steps [first, first + count) of the epoch, their rows dealt to the ranks in these parts (equal without any).
   std::vector<StepReport> Train(int64_t epoch, int64_t first, int64_t count, std::vector<double> deal);
   EvalReport Evaluate();
-  // Rank 0 writes, the others send it their shares.
+  // Rank 0 writes, the others send it their shares; or each writes its own.
   SaveReport Save(SaveSpec spec);
   // The same for what the run needs to go on later.
   SaveReport SaveState(SaveStateSpec spec);

@@ -105,7 +105,8 @@ struct RankHello {
 // What rank 0 finds where the checkpoints are to go.
 struct OutputReport {
   std::vector<std::string> checkpoints;   // names of finished ones, oldest first
-  std::string state_directory;            // of the newest training state; empty: none
+  std::string state_directory;            // of the newest training state that is whole; empty: none
+  std::vector<std::string> damaged;       // why newer ones are not
   TrainingState state;
 };
 
@@ -151,6 +152,7 @@ struct SaveSpec {
   std::map<std::string, double> metrics;
   int64_t num_to_keep = 0;         // 0: all checkpoints beside it stay
   std::string best_metric;         // the ones that are kept are the best by it; empty: the newest
+  bool by_ranks = false;           // each writes its own bytes, on storage that all of them see; false: rank 0 writes all
   int64_t bos_id = -1, eos_id = -1, pad_id = -1;   // -1: as in the source
 };
 
@@ -158,7 +160,8 @@ struct SaveStateSpec {
   std::string directory;           // on rank 0's node
   int64_t shard_bytes_max = 5'000'000'000;
   TrainingState state;             // rank 0 adds the optimizer's counts
-  bool keep_all = false;           // false: the older states beside it go once it is there
+  int64_t num_to_keep = 1;         // older states beside it go once it is there; 0: all stay
+  bool by_ranks = false;           // as of SaveSpec
 };
 
 struct SaveReport {

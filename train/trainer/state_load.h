@@ -23,7 +23,7 @@ namespace argosy::train {
 // Failure:  reads fail as the files or the transport do.
 class StateSource {
  public:
-  // Checks that `directory` is whole (every byte against its checksums) and holds what is trained: these tensors, which all ranks name alike.
+  // Checks that `directory`, which NewestUsableState has found whole, holds what is trained: these tensors, which all ranks name alike.
   static absl::StatusOr<std::unique_ptr<StateSource>> Open(const std::string& directory, std::vector<TensorRange> trained);
   // On ranks above 0: every read is asked of rank 0, which must be in Serve for this rank.
   static std::unique_ptr<StateSource> Remote(Transport& transport, std::vector<TensorRange> trained, absl::Duration deadline);

@@ -1,6 +1,7 @@
 #include "train/trainer/weight_pull.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -34,8 +35,9 @@ struct OwnedRange { int64_t begin, count; int owner; int64_t extent; };
 std::span<const std::byte> BytesOf(const Request& request) { return std::as_bytes(std::span(&request, 1)); }
 
 // Every element of every tensor, in the order of the files, cut where owners change and at `elements_max`.
+// With `all_own`, a part has its owner also where rank 0 holds all.
 absl::StatusOr<std::vector<WeightPart>> WeightParts(const Engine& engine, int ranks, const CheckpointLayout& layout,
-                                                    const PullOptions& options) {
+                                                    const PullOptions& options, bool all_own = false) {
   std::map<std::string, std::vector<OwnedRange>, std::less<>> owners;
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<Extent> extents = engine.ExtentsOf(rank);
@@ -53,7 +55,7 @@ absl::StatusOr<std::vector<WeightPart>> WeightParts(const Engine& engine, int ra
       auto constant = options.frozen.find(tensor.spec.name);
       const PullOptions::Frozen* frozen = constant == options.frozen.end() ? nullptr : &constant->second;
       const bool weights = name.part == TensorPart::kWeights;
-      const bool all_here = options.zero_stage < (weights ? 3 : 1) || ranks == 1 || frozen != nullptr;
+      const bool all_here = (!all_own && options.zero_stage < (weights ? 3 : 1)) || ranks == 1 || frozen != nullptr;
       const int64_t elements_max = std::max<int64_t>(1, options.piece_bytes / SizeOf(weights && frozen == nullptr ? options.engine_dtype : DType::kF32));
       std::vector<OwnedRange> whole{{0, tensor.spec.Elements(), -1, -1}};
       auto it = owners.find(name.tensor);
@@ -75,7 +77,88 @@ absl::Status ReadPart(const Engine& engine, TensorPart part, const Extent& exten
   return engine.ReadState(part, extent, {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)});
 }
 
+// The bytes of a part in the type of the files, read from this rank.
+absl::Status ReadConverted(const Engine& engine, const WeightPart& piece, const PullOptions& options, std::vector<std::byte>& bytes,
+                           std::vector<std::byte>& converted) {
+  const bool weights = piece.name.part == TensorPart::kWeights;
+  const DType have = weights && piece.frozen == nullptr ? options.engine_dtype : DType::kF32;
+  bytes.resize(static_cast<size_t>(piece.count * SizeOf(have)));
+  if (piece.frozen != nullptr) {
+    ARGOSY_RETURN_IF_ERROR(piece.frozen->source->Read(piece.frozen->range, piece.begin,
+                                                      {reinterpret_cast<float*>(bytes.data()), static_cast<size_t>(piece.count)}));
+  } else {
+    ARGOSY_RETURN_IF_ERROR(ReadPart(engine, piece.name.part, {piece.name.tensor, piece.begin, piece.count}, bytes));
+  }
+  ConvertWeights(bytes, have, converted, weights ? options.save_dtype : DType::kF32);
+  return absl::OkStatus();
+}
+
+// What `rank` owns, written into the files of `directory`.
+absl::StatusOr<std::vector<WrittenPiece>> WritePieces(const Engine& engine, const Transport& transport, const CheckpointLayout& layout,
+                                                      const std::string& directory, const PullOptions& options) {
+  ARGOSY_ASSIGN_OR_RETURN(std::vector<WeightPart> pieces, WeightParts(engine, transport.size(), layout, options, /*all_own=*/true));
+  PieceWriter writer(directory, layout);
+  std::vector<std::byte> bytes, converted;
+  for (const WeightPart& piece : pieces) {
+    if (std::max(piece.owner, 0) != transport.rank()) continue;
+    ARGOSY_RETURN_IF_ERROR(ReadConverted(engine, piece, options, bytes, converted));
+    const DType want = piece.name.part == TensorPart::kWeights ? options.save_dtype : DType::kF32;
+    ARGOSY_RETURN_IF_ERROR(writer.Write(piece.tensor->spec.name, piece.begin * SizeOf(want), converted));
+  }
+  return writer.Finish();
+}
+
+// A length and so many bytes: the folder to write to, the pieces that were written, or, with a negative length, what went wrong.
+absl::Status SendBlock(Transport& transport, int peer, std::span<const std::byte> bytes, bool error, absl::Time deadline) {
+  int64_t size = static_cast<int64_t>(bytes.size()) * (error ? -1 : 1);
+  ARGOSY_RETURN_IF_ERROR(transport.Send(peer, std::as_bytes(std::span(&size, 1)), deadline));
+  return bytes.empty() ? absl::OkStatus() : transport.Send(peer, bytes, deadline);
+}
+
+constexpr int64_t kBlockMax = 1 << 30;
+
+absl::StatusOr<std::vector<std::byte>> ReceiveBlock(Transport& transport, int peer, absl::Time deadline) {
+  int64_t size = 0;
+  ARGOSY_RETURN_IF_ERROR(transport.Receive(peer, std::as_writable_bytes(std::span(&size, 1)), deadline));
+  if (size > kBlockMax || size < -kBlockMax) return Internal("rank {} announces {} bytes", peer, size);
+  std::vector<std::byte> bytes(static_cast<size_t>(std::abs(size)));
+  if (!bytes.empty()) ARGOSY_RETURN_IF_ERROR(transport.Receive(peer, bytes, deadline));
+  if (size < 0) return FailedPrecondition("rank {}: {}", peer, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  return bytes;
+}
+
+std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
 }  // namespace
+
+absl::Status WriteTogether(const Engine& engine, Transport& transport, CheckpointWriter& writer, const PullOptions& options, absl::Duration turn) {
+  ARGOSY_ASSIGN_OR_RETURN(const std::string directory, writer.MakeFiles());
+  for (int rank = 0; rank < transport.size(); ++rank) {
+    if (rank != transport.rank()) ARGOSY_RETURN_IF_ERROR(SendBlock(transport, rank, BytesOf(directory), false, absl::Now() + turn));
+  }
+  ARGOSY_ASSIGN_OR_RETURN(std::vector<WrittenPiece> pieces, WritePieces(engine, transport, writer.Layout(), directory, options));
+  for (int rank = 0; rank < transport.size(); ++rank) {
+    if (rank == transport.rank()) continue;
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<std::byte> bytes, ReceiveBlock(transport, rank, absl::Now() + turn));
+    const size_t before = pieces.size();
+    if (bytes.size() % sizeof(WrittenPiece) != 0) return Internal("rank {} sent {} bytes of pieces", rank, bytes.size());
+    pieces.resize(before + bytes.size() / sizeof(WrittenPiece));
+    std::memcpy(pieces.data() + before, bytes.data(), bytes.size());
+  }
+  return writer.AddPieces(std::move(pieces));
+}
+
+absl::Status WriteOwn(const Engine& engine, Transport& transport, const CheckpointLayout& layout, const PullOptions& options, absl::Duration turn) {
+  ARGOSY_ASSIGN_OR_RETURN(std::vector<std::byte> directory, ReceiveBlock(transport, 0, absl::Now() + turn));
+  absl::StatusOr<std::vector<WrittenPiece>> pieces =
+      WritePieces(engine, transport, layout, std::string(reinterpret_cast<const char*>(directory.data()), directory.size()), options);
+  if (!pieces.ok()) {
+    const std::string text = Message(pieces.status());
+    ARGOSY_RETURN_IF_ERROR(SendBlock(transport, 0, BytesOf(text), true, absl::Now() + turn));
+    return pieces.status();
+  }
+  return SendBlock(transport, 0, std::as_bytes(std::span(*pieces)), false, absl::Now() + turn);
+}
 
 absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointWriter& writer, const PullOptions& options) {
   ARGOSY_ASSIGN_OR_RETURN(std::vector<WeightPart> pieces, WeightParts(engine, transport.size(), writer.Layout(), options));
@@ -100,18 +183,15 @@ absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointW
     const WeightPart& piece = pieces[i];
     const DType have = type_of(piece);
     const DType want = piece.name.part == TensorPart::kWeights ? options.save_dtype : DType::kF32;
-    bytes.resize(static_cast<size_t>(piece.count * SizeOf(have)));
-    asked_bytes -= static_cast<int64_t>(bytes.size());
-    if (piece.frozen != nullptr) {
-      ARGOSY_RETURN_IF_ERROR(piece.frozen->source->Read(piece.frozen->range, piece.begin,
-                                                        {reinterpret_cast<float*>(bytes.data()), static_cast<size_t>(piece.count)}));
-    } else if (here(piece)) {
-      ARGOSY_RETURN_IF_ERROR(ReadPart(engine, piece.name.part, {piece.name.tensor, piece.begin, piece.count}, bytes));
+    asked_bytes -= piece.count * SizeOf(have);
+    if (here(piece)) {
+      ARGOSY_RETURN_IF_ERROR(ReadConverted(engine, piece, options, bytes, converted));
     } else {
+      bytes.resize(static_cast<size_t>(piece.count * SizeOf(have)));
       absl::Status status = transport.Receive(piece.owner, bytes, absl::Now() + options.deadline);
       if (!status.ok()) return Annotate(status, fmt::format("{} from rank {}", piece.tensor->spec.name, piece.owner));
+      ConvertWeights(bytes, have, converted, want);
     }
-    ConvertWeights(bytes, have, converted, want);
     ARGOSY_RETURN_IF_ERROR(writer.Write(piece.tensor->spec.name, piece.begin * SizeOf(want), converted));
     written += static_cast<int64_t>(converted.size());
     if (options.progress) options.progress(written, writer.Layout().tensor_bytes);

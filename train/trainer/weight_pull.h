@@ -42,4 +42,9 @@ absl::Status PullWeights(const Engine& engine, Transport& transport, CheckpointW
 // On the other ranks: answers until rank 0 has what it needs.
 absl::Status ServeWeights(const Engine& engine, Transport& transport, DType engine_dtype, absl::Duration deadline);
 
+// Instead, where all ranks see the writer's folder. On rank 0: makes the files, writes what it owns, and takes from the others what they say they wrote;
+// they call WriteOwn with the same layout meanwhile. `turn`: for the slowest of them.
+absl::Status WriteTogether(const Engine& engine, Transport& transport, CheckpointWriter& writer, const PullOptions& options, absl::Duration turn);
+absl::Status WriteOwn(const Engine& engine, Transport& transport, const CheckpointLayout& layout, const PullOptions& options, absl::Duration turn);
+
 }  // namespace argosy::train

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 
 import pytest
 
 import reference
+from training_cluster import with_own_folder
 
 FLAGS = ["--ctx-len", 48, "--lr", 1e-3, "--batch-size-per-device", 2, "--grad-accum", 2, "--num-epochs", 2, "--no-eval-first",
          "--sample-prompts", 0, "--eval-rows", 20, "--weight-decay", 0.01]
@@ -117,6 +119,48 @@ def test_a_run_whose_driver_is_killed_goes_on_from_its_last_state(cluster, tmp_p
     second = cluster.finetune(tmp_path, *flags, "--resume", ranks=3)
     assert second.losses == run.losses
     assert weights(tmp_path / "out") == weights(folder / "out")
+
+
+def test_a_damaged_state_is_named_and_the_one_before_it_used(cluster, tmp_path, whole):
+    folder, data, run = whole
+    flags = [*data, *FLAGS, "--mx", "bf16", "--zero-stage", 3, "--save-every", 2]
+    first = cluster.finetune(tmp_path, *put(flags, "--save-state", 2), "--max-steps", 6, ranks=3)
+    states = sorted((first.output_dir / "training_state").iterdir())
+    assert len(states) == 2 and states[1].name == "step-0000006"
+    before = int(states[0].name.removeprefix("step-"))
+    file = states[1] / "training_state.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 4
+    file.write_bytes(content)
+    second = cluster.finetune(tmp_path, *put(flags, "--save-state", 2), "--max-steps", 8, "--resume", ranks=3)
+    assert re.search(rf"^damaged:   {file} is damaged: its checksum .*: an earlier state is used$", second.stdout, re.M)
+    assert f"resume:    from {states[0]}" in second.stdout and f"step {before} of 8" in second.stdout
+    assert len(second.losses) == 8 and second.losses[before:6] == first.losses[before:6]
+
+
+def test_checkpoints_and_states_that_ranks_write_together_have_the_bytes_of_rank_0s(cluster, tmp_path, whole):
+    folder, data, run = whole
+    contents = []
+    for stage, more in ((3, []), (3, ["--save-by-ranks"]), (1, ["--save-by-ranks"])):
+        part = tmp_path / f"{stage}{len(more)}"
+        part.mkdir()
+        out = cluster.finetune(part, *data, *FLAGS, "--mx", "bf16", "--zero-stage", stage, "--max-steps", 3, "--shard-size", 300_000, *more,
+                               ranks=3).output_dir
+        files = sorted(path.relative_to(out) for path in out.rglob("*.safetensors*"))
+        assert len([name for name in files if "epoch-1/" in str(name)]) > 2 and any("training_state" in str(name) for name in files)
+        contents.append({name: (out / name).read_bytes() for name in files})
+        resumed = cluster.finetune(part, *data, *FLAGS, "--mx", "bf16", "--zero-stage", stage, "--max-steps", 4, "--resume", ranks=3)
+        assert len(resumed.losses) == 4
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_ranks_that_do_not_see_the_folder_cannot_write_into_it_together(cluster, tmp_path, whole):
+    folder, data, run = whole
+    (tmp_path / "out").mkdir()
+    with cluster.node("elsewhere", "--num-gpus", "1", prefix=with_own_folder(tmp_path / "out")):
+        apart = cluster.finetune(tmp_path, *data, *FLAGS, "--mx", "bf16", "--max-steps", 1, "--save-by-ranks", ranks=4, check=False)
+    assert apart.returncode != 0 and "all ranks' nodes share" in apart.stderr, apart.stderr
+    assert not (tmp_path / "out" / "epoch-1").exists() and not list((tmp_path / "out").glob("training_state/step-*"))
 
 
 def refuse(cluster, folder, *arguments):

@@ -56,6 +56,17 @@ TEST_CASE("PlanCheckpoint: extents lie where the header says, and a name given t
   CHECK(Contains(Message(PlanCheckpoint(tensors).status()), "\"a\" is given twice"));
 }
 
+TEST_CASE("Crc32c: two parts' checksums combine to that of both") {
+  std::vector<std::byte> bytes(3'000'000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i >> 3);
+  const uint32_t whole = ExtendCrc32c(0, bytes);
+  for (size_t cut : {size_t{0}, size_t{1}, size_t{7}, size_t{4096}, size_t{2'999'999}, bytes.size()}) {
+    INFO("cut at " << cut);
+    const auto all = std::span<const std::byte>(bytes);
+    CHECK(CombineCrc32c(ExtendCrc32c(0, all.first(cut)), ExtendCrc32c(0, all.subspan(cut)), static_cast<int64_t>(bytes.size() - cut)) == whole);
+  }
+}
+
 TEST_CASE("Crc32c: the standard's check value, whole or in pieces") {
   std::string_view digits = "123456789";
   auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); };

@@ -83,6 +83,80 @@ TEST_CASE("CheckpointWriter: bytes out of order, too many or too few are refused
   CHECK(Contains(Message(writer->Append(BytesOf(two))), "more than"));
 }
 
+TEST_CASE("PieceWriter: three processes' pieces, cut anywhere, make the checkpoint that one writer makes, byte for byte") {
+  for (int64_t shard : {kShardBytesDefault, int64_t{1000}}) {
+    TemporaryFolder root;
+    auto alone = Writer(root / "alone", shard);
+    Fill(*alone);
+    Commit(*alone);
+    auto writer = Writer(root / "together", shard);
+    absl::StatusOr<std::string> hidden = writer->MakeFiles();
+    REQUIRE(hidden.ok());
+    std::vector<WrittenPiece> pieces;
+    for (int rank : {2, 0, 1}) {
+      PieceWriter part(*hidden, writer->Layout());
+      for (const TensorSpec& spec : kTensors) {
+        const std::vector<float> values = ValuesOf(spec);
+        const std::span<const std::byte> bytes = BytesOf(values);
+        // In two writes: they become one piece.
+        const size_t begin = bytes.size() * rank / 3, end = bytes.size() * (rank + 1) / 3, middle = (begin + end) / 2;
+        REQUIRE(part.Write(spec.name, static_cast<int64_t>(begin), bytes.subspan(begin, middle - begin)).ok());
+        REQUIRE(part.Write(spec.name, static_cast<int64_t>(middle), bytes.subspan(middle, end - middle)).ok());
+      }
+      absl::StatusOr<std::vector<WrittenPiece>> written = part.Finish();
+      REQUIRE(written.ok());
+      CHECK(written->size() <= kTensors.size());
+      pieces.insert(pieces.end(), written->begin(), written->end());
+    }
+    REQUIRE(writer->AddPieces(pieces).ok());
+    CHECK(!std::filesystem::exists(root / "together"));
+    Commit(*writer);
+    CheckValues(root / "together");
+    CHECK(Names(root / "together") == Names(root / "alone"));
+    for (const std::string& name : Names(root / "alone")) {
+      INFO(name);
+      CHECK(ReadFile((root / "together") + "/" + name).value() == ReadFile((root / "alone") + "/" + name).value());
+    }
+  }
+}
+
+TEST_CASE("PieceWriter: bytes that nobody wrote, that two wrote, or that changed on storage are named, and nothing appears") {
+  TemporaryFolder root;
+  const auto with = [&](int64_t end_of_first, int64_t begin_of_second, bool damage) {
+    auto writer = Writer(root / "made");
+    const std::string hidden = writer->MakeFiles().value();
+    PieceWriter part(hidden, writer->Layout());
+    for (const TensorSpec& spec : kTensors) {
+      const std::vector<float> values = ValuesOf(spec);
+      const std::span<const std::byte> bytes = BytesOf(values);
+      if (spec.name != "layer.weight") {
+        REQUIRE(part.Write(spec.name, 0, bytes).ok());
+        continue;
+      }
+      REQUIRE(part.Write(spec.name, begin_of_second, bytes.subspan(static_cast<size_t>(begin_of_second))).ok());
+      REQUIRE(part.Write(spec.name, 0, bytes.first(static_cast<size_t>(end_of_first))).ok());
+    }
+    absl::StatusOr<std::vector<WrittenPiece>> pieces = part.Finish();
+    REQUIRE(pieces.ok());
+    absl::Status status = writer->AddPieces(*pieces);
+    if (!status.ok()) return Message(status);
+    if (damage) {
+      std::fstream file(hidden + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-5, std::ios::end);
+      file.put('!');
+    }
+    return Message(writer->Commit());
+  };
+  CHECK(Contains(with(400, 408, false), "from 400 on were written by nobody"));
+  CHECK(Contains(with(400, 396, false), "from 396 on were written twice"));
+  CHECK(Contains(with(400, 400, true), "read back differs"));
+  CHECK(!std::filesystem::exists(root / "made"));
+  CHECK(with(400, 400, false).empty());
+  CheckValues(root / "made");
+  auto writer = Writer(root / "other");
+  CHECK(Contains(Message(PieceWriter(root / "elsewhere", writer->Layout()).Write("norm", 0, BytesOf(std::vector<float>(8)))), "all ranks' nodes share"));
+}
+
 TEST_CASE("CheckpointWriter: a new checkpoint replaces the old one, an abandoned one leaves it whole") {
   TemporaryFolder root;
   const std::string directory = root / "ckpt";

@@ -112,6 +112,27 @@ TEST_CASE("Training state: one changed byte, a cut file and a missing file are e
   CHECK(std::string(VerifyCheckpoint(directory).message()).find(path) != std::string::npos);
 }
 
+TEST_CASE("Training state: the newest that is whole is used, and why newer ones are not is said") {
+  TemporaryFolder root;
+  CHECK(NewestUsableState(root.path()).value().directory.empty());
+  TrainingState state = Example();
+  const auto place = [&](int64_t step) { return fmt::format("{}/{}/step-{:07}", root.path(), kStateFolder, step); };
+  for (int64_t step : {9, 20, 100, 300}) Save(place(step), state);
+  CHECK(NewestUsableState(root.path()).value().directory == place(300));
+  std::filesystem::resize_file(place(300) + "/training_state.safetensors", 100);
+  std::filesystem::remove(place(100) + "/argosy_checkpoint.json");
+  UsableState usable = NewestUsableState(root.path()).value();
+  CHECK(usable.directory == place(20));
+  REQUIRE(usable.damaged.size() == 2);
+  CHECK(usable.damaged[0].find(place(300)) != std::string::npos);
+  CHECK(usable.damaged[0].find("100 bytes of") != std::string::npos);
+  CHECK(usable.damaged[1].find(place(100)) != std::string::npos);
+  for (int64_t step : {9, 20}) std::filesystem::remove(place(step) + "/training_state.json");
+  usable = NewestUsableState(root.path()).value();
+  CHECK(usable.directory.empty());
+  CHECK(usable.damaged.size() == 4);
+}
+
 TEST_CASE("Training state: another run's is refused with every difference; changed settings are told") {
   TrainingState state = Example();
   CHECK(CheckIdentity(state, state.identity).ok());
