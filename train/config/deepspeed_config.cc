@@ -614,7 +614,11 @@ std::string SettingsReport::ToText() const {
 absl::StatusOr<std::string> ReadDeepSpeedText(const std::string& path_or_base64) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path_or_base64, error);
-  if (std::filesystem::is_regular_file(status) || std::filesystem::is_fifo(status)) return ReadFile(path_or_base64);
+  if (std::filesystem::is_regular_file(status) || std::filesystem::is_fifo(status)) {
+    ARGOSY_ASSIGN_OR_RETURN(std::string text, ReadFile(path_or_base64));
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return InvalidArgument("{} is empty: the least that a DeepSpeed file has is {{}}", path_or_base64);
+    return text;
+  }
   std::string text;
   const bool decoded = absl::WebSafeBase64Unescape(path_or_base64, &text) || absl::Base64Unescape(path_or_base64, &text);
   const size_t begin = text.find_first_not_of(" \t\r\n");

@@ -1,6 +1,7 @@
 #include "train/data/dataset.h"
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -145,11 +146,7 @@ absl::Status VisitText(std::istream& file, const std::string& path, RowVisitor& 
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status VisitRows(const std::string& path, RowVisitor& visitor) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return NotFound("{}: cannot be read", path);
+absl::Status VisitOpened(std::ifstream& file, const std::string& path, RowVisitor& visitor) {
   if (path.ends_with(".csv")) return VisitCsv(file, path, visitor);
   if (path.ends_with(".txt")) return VisitText(file, path, visitor);
   // The first line that is not blank tells the layouts apart: a whole object in it is JSON lines.
@@ -175,7 +172,6 @@ absl::Status VisitRows(const std::string& path, RowVisitor& visitor) {
     do {
       if (line.find_first_not_of(kSpace) != std::string::npos) ARGOSY_RETURN_IF_ERROR(visitor.Row(line, number));
     } while (++number, std::getline(file, line));
-    if (file.bad()) return Internal("{}: reading failed at line {}", path, number);
     return absl::OkStatus();
   }
   ARGOSY_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
@@ -194,6 +190,19 @@ absl::Status VisitRows(const std::string& path, RowVisitor& visitor) {
     ARGOSY_RETURN_IF_ERROR(visitor.Row(std::string_view(text).substr(member.begin, member.end - member.begin), current));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VisitRows(const std::string& path, RowVisitor& visitor) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return InvalidArgument("{} is a folder: give the file of rows in it", path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return ErrnoStatus(errno, path);
+  absl::Status visited = VisitOpened(file, path, visitor);
+  // A disk that fails looks like an end of the file.
+  if (file.bad()) return Internal("{}: reading it failed", path);
+  return visited;
 }
 
 absl::StatusOr<std::vector<QaRow>> ReadQaRows(const std::string& path) {

@@ -257,6 +257,8 @@ absl::StatusOr<Tokenizer> Tokenizer::FromFiles(TokenizerFiles files) {
 absl::StatusOr<Tokenizer> Tokenizer::Load(const std::string& directory) {
   namespace fs = std::filesystem;
   fs::path folder(directory);
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return NotFound("{}: there is no such folder", directory);
   TokenizerFiles files;
   ARGOSY_ASSIGN_OR_RETURN(files.tokenizer_json, ReadIfThere(folder / "tokenizer.json"));
   if (files.tokenizer_json.empty()) {

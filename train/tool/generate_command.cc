@@ -172,6 +172,8 @@ absl::Status Generate(GenerateFlags flags) {
   else if (flags.dtype == "bf16") dtype = DType::kBF16;
   else return InvalidArgument("--dtype {}: fp32 or bf16", flags.dtype);
   if (flags.batch_size < 1) return InvalidArgument("--batch-size {}: at least 1", flags.batch_size);
+  if (flags.max_new_tokens < 0) return InvalidArgument("--max-new-tokens {}: at least 0", flags.max_new_tokens);
+  if (flags.threads < 0) return InvalidArgument("--threads {}: at least 1, or 0 for all cores", flags.threads);
   if (!flags.adapter.empty()) {
     ARGOSY_ASSIGN_OR_RETURN(flags.directory, BaseOfAdapter(flags.adapter, flags.directory));
   } else if (flags.directory.empty()) {

@@ -20,6 +20,7 @@ void AddValidateCommand(CLI::App& app) {
   validate->add_option("--num-devices", flags->world_size, "Ranks of the run")->capture_default_str();
   validate->add_option("--model-name", flags->model, "Folder of the model: resolves sizes that are \"auto\"");
   validate->callback([flags] {
+    if (flags->world_size < 1) throw CommandFailed(fmt::format("--num-devices {}: at least 1", flags->world_size));
     absl::StatusOr<std::string> json = ReadDeepSpeedText(flags->ds_config);
     MustSucceed(json.status());
     SettingsContext context{.world_size = flags->world_size};
@@ -30,7 +31,7 @@ void AddValidateCommand(CLI::App& app) {
     }
     SettingsReport report = ValidateDeepSpeedConfig(*json, context);
     std::fputs(report.ToText().c_str(), stdout);
-    if (!report.ok()) throw CommandFailed(fmt::format("{} has {} errors", flags->ds_config, report.errors.size()));
+    if (!report.ok()) throw CommandFailed(fmt::format("{} has {} error{}", flags->ds_config, report.errors.size(), report.errors.size() == 1 ? "" : "s"));
   });
 }
 

@@ -115,6 +115,9 @@ def test_hjson_and_base64_are_the_same_file(tmp_path):
     piped = subprocess.run([argosy_binary(), "validate-config", "/dev/stdin", "--num-devices", "4"], input=path.read_text(), capture_output=True, text=True,
                            timeout=60)
     assert piped.returncode == 0 and piped.stdout == plain
+    (tmp_path / "empty.json").write_text(" \n")
+    empty = subprocess.run([argosy_binary(), "validate-config", tmp_path / "empty.json"], capture_output=True, text=True, timeout=60)
+    assert empty.returncode == 1 and "empty.json is empty" in empty.stderr
     for wrong in ("no/such/file.json", "/dev/zero", base64.b64encode(b"[1]").decode()):
         result = subprocess.run([argosy_binary(), "validate-config", wrong], capture_output=True, text=True, timeout=60)
         assert result.returncode == 1 and wrong in result.stderr and "is no file" in result.stderr and "base64" in result.stderr

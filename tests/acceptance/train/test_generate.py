@@ -3,18 +3,30 @@
 import json
 import random
 import re
+import subprocess
 
 import pytest
 import torch
 
 import models
 import reference
+from argosy_cluster import argosy_binary
 from training_cluster import verb
 
 
 def greedy(model, ids, count, stop=()):
     out = model.generate(torch.tensor([ids]), max_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=list(stop) or None)
     return out[0, len(ids):].tolist()
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--max-new-tokens", "-3"], ["--max-new-tokens", "-3", "at least 0"]), (["--threads", "-1"], ["--threads", "-1", "0 for all cores"]),
+    (["--batch-size", "0"], ["--batch-size", "0", "at least 1"]), (["--dtype", "fp16"], ["--dtype", "fp16", "bf16"]),
+    (["--model", "/nowhere"], ["/nowhere", "no such folder"]), (["--ids", "[1.5]"], ["--ids", "[1.5]", "array"])])
+def test_flags_that_mean_nothing_are_refused(sums, flags, words):
+    result = subprocess.run([argosy_binary(), "generate", *([] if "--model" in flags else ["--model", sums.model]), *([] if "--ids" in flags else ["--prompt", "x"]),
+                             *flags], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1 and result.stderr.startswith("error: ") and all(word in result.stderr for word in words), result.stderr
 
 
 @pytest.mark.parametrize("name", ["llama3-gqa", "mistral-swa", "smollm2-tied", "qwen2-bias", "qwen3-qknorm", "llama-rope-linear"])

@@ -130,6 +130,8 @@ TEST_CASE("ReadQaRows: an error names the file, the line, the row and the field"
     std::string prefix = scratch / "";
     return message.starts_with(prefix) ? message.substr(prefix.size()) : message;
   };
+  CHECK(ErrorOf(ReadQaRows(scratch / ".").status()).find("is a folder") != std::string::npos);
+  CHECK(ErrorOf(ReadQaRows(scratch / "none.jsonl").status()).find("No such file") != std::string::npos);
   CHECK(error(good + "\n" + "{\"question\":\"q\",\"context\":\"c\"}\n") == "x.jsonl:3: row 2 has no \"answer\" (it has \"context\", \"question\")");
   CHECK(error(good + "{\"question\":5,\"answer\":\"a\"}\n") == "x.jsonl:2: row 2: \"question\" is number; expected text");
   CHECK(error(good + "{\"question\":\"q\",\n") == "x.jsonl:2: row 2 is not valid JSON");
