@@ -15,10 +15,11 @@
 
 #include "cli/command.h"
 #include "cli/job_client.h"
-#include "cli/job_package.h"
+#include "runtime/base/job_priority.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/status.h"
 #include "runtime/base/token.h"
+#include "runtime/node/package_plan.h"
 
 namespace argosy::cli {
 namespace {
@@ -42,6 +43,7 @@ struct SubmitArguments {
   std::string working_dir;
   std::vector<std::string> env_vars;
   std::vector<std::string> metadata;
+  std::optional<int> priority;
   std::string runtime_env_json;
   std::optional<double> num_cpus, num_gpus;
   std::optional<uint64_t> memory;
@@ -138,9 +140,9 @@ class UploadProgress {
   SteadyClock::time_point shown_{};
 };
 
-absl::Status TooLarge(const PackagePlan& plan, uint64_t size) {
-  std::vector<PackageEntry> largest = plan.entries;
-  std::sort(largest.begin(), largest.end(), [](const PackageEntry& a, const PackageEntry& b) { return a.size > b.size; });
+absl::Status TooLarge(const node::PackagePlan& plan, uint64_t size) {
+  std::vector<node::PackageEntry> largest = plan.entries;
+  std::sort(largest.begin(), largest.end(), [](const node::PackageEntry& a, const node::PackageEntry& b) { return a.size > b.size; });
   std::string names;
   for (size_t i = 0; i < std::min<size_t>(largest.size(), 3); ++i) {
     names += fmt::format("{}{} ({:.0f} MiB)", i == 0 ? "" : ", ", largest[i].name, static_cast<double>(largest[i].size) / kMiB);
@@ -154,7 +156,7 @@ absl::Status TooLarge(const PackagePlan& plan, uint64_t size) {
 // Sends the folder unless the head has it; its URI.
 absl::StatusOr<std::string> UploadWorkingDir(JobClient& client, const std::string& directory) {
   if (directory.find("://") != std::string::npos) return directory;
-  ARGOSY_ASSIGN_OR_RETURN(PackagePlan plan, PlanPackage(directory));
+  ARGOSY_ASSIGN_OR_RETURN(node::PackagePlan plan, node::PlanPackage(directory));
   for (const std::string& line : plan.left_out) fmt::print(stderr, "left out of the working directory: {}\n", line);
   std::string uri = "gcs://" + plan.name;
   ARGOSY_ASSIGN_OR_RETURN(bool present, client.HasPackage(plan.name));
@@ -173,7 +175,7 @@ absl::StatusOr<std::string> UploadWorkingDir(JobClient& client, const std::strin
   if (plan.size > (64 << 20)) {
     fmt::print(stderr, "packing {} files, {:.0f} MiB\n", plan.entries.size(), static_cast<double>(plan.size) / kMiB);
   }
-  ARGOSY_RETURN_IF_ERROR(WritePackage(plan, zip));
+  ARGOSY_RETURN_IF_ERROR(node::WritePackage(plan, zip));
   uint64_t size = std::filesystem::file_size(zip);
   if (size > kPackageBytesMax) return TooLarge(plan, size);
   UploadProgress progress;
@@ -246,6 +248,7 @@ absl::StatusOr<int> Submit(const JobArguments& arguments) {
   }
   for (const auto& [name, value] : env_vars.items()) runtime_env["env_vars"][name] = value;
   ARGOSY_ASSIGN_OR_RETURN(Json metadata, ParsePairs(submit.metadata, "--metadata"));
+  if (submit.priority) metadata[kJobPriorityMetadata] = fmt::format("{}", *submit.priority);
   if (!submit.working_dir.empty()) {
     ARGOSY_ASSIGN_OR_RETURN(std::string uri, UploadWorkingDir(client, submit.working_dir));
     runtime_env["working_dir"] = uri;
@@ -403,6 +406,8 @@ void RegisterJob(CLI::App& app) {
   submit->add_option("--working-dir", s.working_dir, "Folder that the command runs in: packed and sent to the cluster");
   submit->add_option("--env", s.env_vars, "NAME=VALUE for the command's environment; may be repeated")->allow_extra_args(false);
   submit->add_option("--metadata", s.metadata, "NAME=VALUE kept with the job; may be repeated")->allow_extra_args(false);
+  submit->add_option("--priority", s.priority, "Among jobs that wait for the same nodes: higher ones first, from -1000 to 1000 (default: 0)")
+      ->check(CLI::Range(-kJobPriorityMax, kJobPriorityMax));
   submit->add_option("--runtime-env-json", s.runtime_env_json, "The whole runtime environment as JSON");
   submit->add_option("--entrypoint-num-cpus", s.num_cpus, "CPUs to reserve for the command")->check(CLI::NonNegativeNumber);
   submit->add_option("--entrypoint-num-gpus", s.num_gpus, "GPUs to reserve for the command")->check(CLI::NonNegativeNumber);

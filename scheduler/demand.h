@@ -76,6 +76,7 @@ struct Demand {
   std::vector<Locality> locality;
   int priority = 0;   // higher first, within the job; no part of the shape
   bool retriable = true;   // what it is for can be run again; no part of the shape
+  int job_priority = 0;   // higher first, between jobs; no part of the shape
 
   Shape GetShape() const { return {resources, labels, strategy}; }
   static Demand FromShape(Shape shape, std::vector<Locality> locality = {});

@@ -23,7 +23,13 @@ absl::Status DemandQueue::Add(Request request) {
   Line& line = line_at->second;
   auto [job_at, new_job] = jobs_.try_emplace(request.job);
   Job& job = job_at->second;
-  if (new_job) job.turn = turns_.insert(turns_.end(), request.job);
+  if (new_job) {
+    job.priority = request.job_priority;
+    std::list<JobId>& turns = levels_[job.priority].turns;
+    job.turn = turns.insert(turns.end(), request.job);
+  } else if (request.job_priority > job.priority) {
+    Raise(job, request.job_priority);
+  }
   if (new_line) {
     line.job = request.job;
     line.entry = &entry;
@@ -40,6 +46,14 @@ absl::Status DemandQueue::Add(Request request) {
   return absl::OkStatus();
 }
 
+void DemandQueue::Raise(Job& job, int priority) {
+  auto from = levels_.find(job.priority);
+  Level& to = levels_[priority];
+  to.turns.splice(to.turns.end(), from->second.turns, job.turn);
+  if (from->second.turns.empty()) levels_.erase(from);
+  job.priority = priority;
+}
+
 DemandQueue::Request DemandQueue::Remove(RequestId id) {
   auto it = requests_.find(id);
   Waiting waiting = std::move(it->second);
@@ -52,6 +66,7 @@ DemandQueue::Request DemandQueue::Remove(RequestId id) {
                   Demand::FromShape(*entry.shape, std::move(waiting.locality)),
                   waiting.count,
                   waiting.position.priority,
+                  jobs_.at(line.job).priority,
                   waiting.added_at,
                   waiting.deadline};
   auto job = jobs_.find(line.job);
@@ -65,7 +80,9 @@ DemandQueue::Request DemandQueue::Remove(RequestId id) {
   entry.lines.erase(request.job);
   if (entry.lines.empty()) shapes_.erase(shapes_.find(*entry.shape));
   if (--job->second.lines == 0) {
-    turns_.erase(job->second.turn);
+    auto level = levels_.find(job->second.priority);
+    level->second.turns.erase(job->second.turn);
+    if (level->second.turns.empty() && level->second.refused.empty()) levels_.erase(level);
     jobs_.erase(job);
   }
   return request;
@@ -98,28 +115,31 @@ bool DemandQueue::SetCount(RequestId id, int64_t count) {
 }
 
 std::optional<DemandQueue::Served> DemandQueue::Next(const TryPlace& try_place) {
-  while (!turns_.empty()) {
-    Job& job = jobs_.at(turns_.front());
-    while (!job.fronts.empty()) {
-      Line& line = *job.fronts.begin()->line;
-      Entry& entry = *line.entry;
-      if (entry.refused_in != pass_) {
-        const RequestId id = line.fifo.begin()->second;
-        Waiting& waiting = requests_.at(id);
-        Demand demand = Demand::FromShape(*entry.shape, waiting.locality);
-        if (std::optional<NodeId> node = try_place(demand)) {
-          turns_.splice(turns_.end(), turns_, turns_.begin());
-          Served served{id, line.job, std::move(demand), *node, --waiting.count};
-          if (served.count_left == 0) Remove(id);
-          return served;
+  for (auto& [priority, level] : levels_) {
+    std::list<JobId>& turns = level.turns;
+    while (!turns.empty()) {
+      Job& job = jobs_.at(turns.front());
+      while (!job.fronts.empty()) {
+        Line& line = *job.fronts.begin()->line;
+        Entry& entry = *line.entry;
+        if (entry.refused_in != pass_) {
+          const RequestId id = line.fifo.begin()->second;
+          Waiting& waiting = requests_.at(id);
+          Demand demand = Demand::FromShape(*entry.shape, waiting.locality);
+          if (std::optional<NodeId> node = try_place(demand)) {
+            turns.splice(turns.end(), turns, turns.begin());
+            Served served{id, line.job, std::move(demand), *node, --waiting.count};
+            if (served.count_left == 0) Remove(id);
+            return served;
+          }
+          entry.refused_in = pass_;
         }
-        entry.refused_in = pass_;
+        refused_.push_back(&line);
+        job.fronts.erase(job.fronts.begin());
       }
-      refused_.push_back(&line);
-      job.fronts.erase(job.fronts.begin());
+      // It comes before all that are served after this.
+      level.refused.splice(level.refused.end(), turns, turns.begin());
     }
-    // It comes before all that are served after this.
-    refused_turns_.splice(refused_turns_.end(), turns_, turns_.begin());
   }
   return std::nullopt;
 }
@@ -127,7 +147,7 @@ std::optional<DemandQueue::Served> DemandQueue::Next(const TryPlace& try_place) 
 void DemandQueue::EndPass() {
   for (Line* line : refused_) jobs_.at(line->job).fronts.insert({line->fifo.begin()->first, line});
   refused_.clear();
-  turns_.splice(turns_.begin(), refused_turns_);
+  for (auto& [priority, level] : levels_) level.turns.splice(level.turns.begin(), level.refused);
   ++pass_;
 }
 

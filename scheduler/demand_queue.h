@@ -19,7 +19,8 @@
 namespace argosy::scheduler {
 
 // Waiting demands, one entry a shape; inside a shape the requests of each job in the order of priority, then age. Jobs
-// take turns. Serving one costs the logarithm of what waits, and a pass looks at each shape that cannot be placed once.
+// of the same priority take turns, those of a higher one come before. Serving one costs the logarithm of what waits, and
+// a pass looks at each shape that cannot be placed once.
 //
 // Thread:   its owner's.
 // Failure:  Add is ResourceExhausted when `requests_max` wait already.
@@ -36,6 +37,7 @@ class DemandQueue {
     Demand demand;
     int64_t count = 1;   // leases wanted; each serving takes one off
     int priority = 0;    // higher first, within the job
+    int job_priority = 0;   // of the job: while it waits the highest that was asked for counts
     absl::Time added_at = absl::InfinitePast();
     absl::Time deadline = absl::InfiniteFuture();
   };
@@ -121,11 +123,19 @@ class DemandQueue {
     absl::Time deadline;
   };
   struct Job {
+    int priority = 0;
     std::list<JobId>::iterator turn;
     std::set<Front> fronts;   // of all lines; in a pass without those that were refused
     size_t lines = 0;
   };
+  // The jobs of one priority.
+  struct Level {
+    std::list<JobId> turns;     // front: next
+    std::list<JobId> refused;   // in a pass: jobs of which nothing can be placed, in the order of their turns
+  };
 
+  // Between passes.
+  void Raise(Job& job, int priority);
   Request Remove(RequestId id);
   // The next of a pass; EndPass must follow the last.
   std::optional<Served> Next(const TryPlace& try_place);
@@ -135,14 +145,13 @@ class DemandQueue {
   std::unordered_map<Shape, Entry> shapes_;
   std::unordered_map<RequestId, Waiting> requests_;
   std::set<std::pair<absl::Time, RequestId>> deadlines_;   // without InfiniteFuture
-  std::list<JobId> turns_;   // front: next
+  std::map<int, Level, std::greater<>> levels_;   // highest first
   std::unordered_map<JobId, Job> jobs_;
   uint64_t next_order_ = 0;
 
   // What a pass has put aside, so that nothing is looked at twice.
   uint64_t pass_ = 1;
   std::vector<Line*> refused_;
-  std::list<JobId> refused_turns_;   // jobs of which nothing can be placed, in the order of their turns
 };
 
 }  // namespace argosy::scheduler

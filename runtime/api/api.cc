@@ -1,6 +1,7 @@
 // The bridge under the templates, and what needs no templates.
 
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 
 #include "argosy/argosy.h"
@@ -50,6 +51,36 @@ std::map<std::string, std::string> CheckedEnvVars(const std::map<std::string, st
   }
   return env_vars;
 }
+
+}  // namespace
+
+worker::RuntimeEnv EnvironmentOf(worker::Core& core, const std::map<std::string, std::string>& env_vars, const std::string& working_dir,
+                                 const std::vector<std::string>& library_path) {
+  worker::RuntimeEnv env;
+  env.env_vars = CheckedEnvVars(env_vars);
+  for (const std::string& folder : library_path) {
+    if (folder.empty() || folder.find(':') != std::string::npos || folder.find('\0') != std::string::npos) {
+      throw RuntimeError(fmt::format("library_path: \"{}\" cannot be a folder of it; it must have characters, and no ':' among them", folder));
+    }
+    env.loader_path.push_back(folder);
+  }
+  if (working_dir.empty()) return env;
+  if (working_dir.starts_with("gcs://")) {
+    env.working_dir_uri = working_dir;
+    return env;
+  }
+  if (working_dir.find("://") != std::string::npos) {
+    throw RuntimeError(fmt::format("working_dir is \"{}\"; it must be a folder, or the gcs://NAME of an uploaded package", working_dir));
+  }
+  std::error_code error;
+  std::string folder = std::filesystem::absolute(working_dir, error).string();
+  absl::StatusOr<std::string> uri = core.PackageOf(folder);
+  if (!uri.ok()) throw RuntimeEnvError(fmt::format("working_dir {}: {}", working_dir, Message(uri.status())));
+  env.working_dir_uri = std::move(*uri);
+  return env;
+}
+
+namespace {
 
 wire::Demand DemandOf(const Resources& resources, const LabelSelector& labels, const Placement& strategy, const std::optional<GroupId>& group,
                       int bundle_index) {
@@ -116,6 +147,7 @@ void Throw(const wire::ErrorInfo& error) {
     case wire::ErrorInfo::kRuntime: throw RuntimeError(text);
     case wire::ErrorInfo::kActorUnavailable: throw ActorUnavailableError(text);
     case wire::ErrorInfo::kPendingCallsLimit: throw PendingCallsLimitError(text);
+    case wire::ErrorInfo::kRuntimeEnv: throw RuntimeEnvError(text);
   }
   throw RuntimeError(text);
 }
@@ -241,7 +273,7 @@ std::vector<CellPtr> SubmitTask(const Submission& submission, const TaskOptions&
   request.max_retries = options.max_retries;
   request.deadline = options.deadline.duration();
   request.retry_exceptions = options.retry_exceptions.names;
-  request.env_vars = CheckedEnvVars(options.env_vars);
+  request.env = EnvironmentOf(*CurrentCore(), options.env_vars, options.working_dir, options.library_path);
   return Handles(OrThrow(CurrentCore()->SubmitTask(request, Outgoing(std::move(arguments)))));
 }
 
@@ -300,7 +332,7 @@ ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_n
   Resources placing = options.resources.empty() ? Resources{{"CPU", 1}} : options.resources;
   spec.placement = DemandOf(placing, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
   spec.placement.priority = options.priority;
-  request.env_vars = CheckedEnvVars(options.env_vars);
+  request.env = EnvironmentOf(*CurrentCore(), options.env_vars, options.working_dir, options.library_path);
   if (!options.resources.empty()) spec.running_resources = spec.placement.resources;
   spec.max_restarts = options.max_restarts;
   spec.max_task_retries = options.max_task_retries;

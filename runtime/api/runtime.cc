@@ -16,6 +16,7 @@
 #include "runtime/api/metric_registry.h"
 #include "runtime/api/process.h"
 #include "runtime/base/file.h"
+#include "runtime/base/job_priority.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
 #include "runtime/wire/startup.h"
@@ -206,6 +207,18 @@ NodeFile StartLocalCluster(Runtime::Impl& impl, const ConnectOptions& options) {
   return node;
 }
 
+int JobPriority(const ConnectOptions& options) {
+  if (options.priority) {
+    if (std::abs(*options.priority) <= kJobPriorityMax) return *options.priority;
+    throw RuntimeError(fmt::format("priority is {}; it must be from -{} to {}", *options.priority, kJobPriorityMax, kJobPriorityMax));
+  }
+  std::string text = Environment(kJobPriorityVariable);
+  if (text.empty()) return 0;
+  std::optional<int> priority = ParseJobPriority(text);
+  if (priority) return *priority;
+  throw RuntimeError(fmt::format("{} is \"{}\"; it must be a whole number from -{} to {}", kJobPriorityVariable, text, kJobPriorityMax, kJobPriorityMax));
+}
+
 }  // namespace
 
 Runtime Connect(int argc, char** argv, ConnectOptions options) {
@@ -248,6 +261,7 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   for (int i = 0; i < argc; ++i) core_options.entrypoint += (i == 0 ? "" : " ") + std::string(argv[i]);
   core_options.ns = options.ns;
   core_options.code = internal::MakeCodePackage(argc, argv, options.env_vars);
+  core_options.code.job_priority = JobPriority(options);
   core_options.executor = internal::MakeExecutor();
   core_options.metrics = TakeMetrics;
   core_options.lineage_bytes_max = options.lineage_bytes_max;
@@ -262,6 +276,9 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   absl::StatusOr<std::shared_ptr<worker::Core>> core = worker::Core::Start(std::move(core_options));
   if (!core.ok()) throw RuntimeError(fmt::format("cannot join the cluster: {}", Message(core.status())));
   impl->core = *core;
+  // A submitted job's workers run in the package that its entrypoint runs in.
+  if (options.working_dir.empty()) options.working_dir = Environment(wire::kWorkingDirVariable);
+  (*core)->UseEnvironment(internal::EnvironmentOf(**core, {}, options.working_dir, options.library_path));
   if (impl->prints) impl->prints->SetNode((*core)->node().node);
   impl->head_address = node.head_address.empty() ? (*core)->node().head_address : node.head_address;
   internal::SetCurrentCore(*core);

@@ -7,6 +7,7 @@ namespace argosy::head {
 DemandRecord ToRecord(const scheduler::Demand& demand) {
   DemandRecord record{demand.resources.ToMap(), demand.labels.ToMap()};
   record.priority = demand.priority;
+  record.job_priority = demand.job_priority;
   if (std::holds_alternative<scheduler::SpreadStrategy>(demand.strategy)) record.kind = DemandRecord::Kind::kSpread;
   if (const auto* node = std::get_if<scheduler::NodeAffinity>(&demand.strategy)) {
     record.kind = DemandRecord::Kind::kNode;
@@ -26,6 +27,7 @@ absl::StatusOr<scheduler::Demand> FromRecord(const DemandRecord& record) {
   ARGOSY_ASSIGN_OR_RETURN(demand.resources, ResourceSet::FromMap(record.resources));
   ARGOSY_ASSIGN_OR_RETURN(demand.labels, scheduler::LabelSelector::FromMap(record.label_selector));
   demand.priority = record.priority;
+  demand.job_priority = record.job_priority;
   switch (record.kind) {
     case DemandRecord::Kind::kDefault: break;
     case DemandRecord::Kind::kSpread: demand.strategy = scheduler::SpreadStrategy(); break;

@@ -18,6 +18,7 @@ struct DemandRecord {
   GroupId group;
   int32_t bundle_index = -1;
   int32_t priority = 0;
+  int32_t job_priority = 0;
 };
 
 DemandRecord ToRecord(const scheduler::Demand& demand);

@@ -58,6 +58,7 @@ absl::StatusOr<scheduler::Demand> FromWire(const v1::Demand& wire) {
   }
   demand.priority = wire.priority();
   demand.retriable = !wire.not_retriable();
+  demand.job_priority = wire.job_priority();
   return demand;
 }
 
@@ -82,6 +83,7 @@ void ToWire(const scheduler::Demand& demand, v1::Demand* wire) {
   }
   wire->set_priority(demand.priority);
   wire->set_not_retriable(!demand.retriable);
+  wire->set_job_priority(demand.job_priority);
 }
 
 absl::StatusOr<WorkerAddress> FromWire(const v1::WorkerAddress& wire) {
@@ -165,6 +167,9 @@ absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
         ARGOSY_ASSIGN_OR_RETURN(available.available, ResourcesFromWire(bundle.available(), "bundles.available"));
         report.bundles.push_back(std::move(available));
       }
+      for (const std::string& ended : wire.resources().ended_leases()) {
+        ARGOSY_ASSIGN_OR_RETURN(report.ended_leases.emplace_back(), IdFromWire<LeaseId>(ended, "ended_leases"));
+      }
       return FromNode(std::move(report));
     }
     case v1::NodeMessage::kLeaseResult: {
@@ -176,6 +181,7 @@ absl::StatusOr<FromNode> FromWire(const v1::NodeMessage& wire) {
       result.retry_elsewhere = message.retry_elsewhere();
       ARGOSY_ASSIGN_OR_RETURN(result.worker, FromWire(message.worker()));
       result.gpu_ids.assign(message.gpu_ids().begin(), message.gpu_ids().end());
+      result.environment_failed = message.environment_failed();
       return FromNode(std::move(result));
     }
     case v1::NodeMessage::kBundlesPrepared: {
@@ -361,7 +367,10 @@ v1::HeadMessage ToWire(const ToNode& message) {
             wire.mutable_job_log_ack()->set_end(m.end);
           },
           [&](const JobExitAck& m) { wire.mutable_job_exit_ack()->set_submission_id(m.submission_id); },
-          [&](const NodeContended& m) { wire.mutable_contended()->set_contended(m.contended); },
+          [&](const NodeContended& m) {
+            wire.mutable_contended()->set_contended(m.contended);
+            wire.mutable_contended()->set_job_priority(m.job_priority);
+          },
           [&](const CarriedPrints& m) {
             wire.mutable_job_prints()->set_job_id(IdToWire(m.job));
             wire.mutable_job_prints()->set_body(m.body);

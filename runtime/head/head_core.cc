@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/codec.h"
+#include "runtime/base/job_priority.h"
 #include "runtime/base/status.h"
 #include "scheduler/explain.h"
 #include "spdlog/spdlog.h"
@@ -149,7 +150,7 @@ absl::StatusOr<uint64_t> HeadCore::Register(const Registration& registration, st
                registration.node.labels.empty() ? "" : "; labels " + scheduler::LabelsToString(registration.node.labels));
   // What it was told to end while nobody listened.
   for (const auto& [when, message] : state.endings) state.link->Send(message);
-  if (state.contended) state.link->Send(NodeContended{true});
+  if (state.contended) state.link->Send(NodeContended{true, state.contended_for});
   // A drain outlives a restart of the head in the node, and a broken stream here.
   if (registration.draining && !draining_.contains(id)) {
     draining_[id] = *registration.draining;
@@ -294,6 +295,7 @@ void HeadCore::EndOrphanedJobs() {
 void HeadCore::On(NodeId node, Heartbeat message) { nodes_.SetLoad(node, message); }
 
 void HeadCore::On(NodeId node, ResourceReport message) {
+  for (LeaseId lease : message.ended_leases) StepLeases(LeaseEndedAtNode{node, lease});
   if (!nodes_.AcceptVersion(node, message.version)) return;
   (void)view_.UpdateAvailable(node, message.available);
   for (const BundleAvailable& bundle : message.bundles) (void)view_.UpdateBundleAvailable(node, bundle.bundle, bundle.available);
@@ -425,10 +427,12 @@ void HeadCore::TickSoon() {
 }
 
 void HeadCore::UpdateContention() {
-  std::set<NodeId> contended;
+  // What a group gathers, and what drains, is given back by all.
+  std::map<NodeId, int> contended;
   for (const auto& [node, is] : group_contended_) {
-    if (is) contended.insert(node);
+    if (is) contended[node] = kJobPriorityMax;
   }
+  for (const auto& [node, why] : draining_) contended[node] = kJobPriorityMax;   // grants nothing by itself
   for (const Placement::WaitingShape& waiting : placement_.Waiting(kContendedAfter, Now(), kContendedShapesMax)) {
     const scheduler::Shape& shape = waiting.shape;
     if (std::holds_alternative<scheduler::BundleAffinity>(shape.strategy)) continue;   // inside a bundle only its own leases count
@@ -437,17 +441,21 @@ void HeadCore::UpdateContention() {
     for (const scheduler::NodeView* node : view_.Nodes()) {
       if (!node->alive || !node->total.Contains(shape.resources) || !shape.labels.Matches(node->labels)) continue;
       if (affinity != nullptr && !affinity->soft && affinity->node != node->id) continue;
-      contended.insert(node->id);
+      int& highest = contended.try_emplace(node->id, waiting.job_priority).first->second;
+      highest = std::max(highest, waiting.job_priority);
       nodes.push_back({node->id, node->available});
     }
-    Run(leases_.Recall(shape, waiting.jobs, nodes, kRecallPeriod, Now()));
+    Run(leases_.Recall(shape, waiting.jobs, waiting.job_priority, nodes, kRecallPeriod, Now()));
   }
   for (auto& [id, state] : node_states_) {
-    bool is = contended.contains(id) || draining_.contains(id);   // what drains grants nothing by itself
-    if (state.contended == is) continue;
+    auto at = contended.find(id);
+    const bool is = at != contended.end();
+    const int job_priority = is ? at->second : 0;
+    if (state.contended == is && state.contended_for == job_priority) continue;
     state.contended = is;
+    state.contended_for = job_priority;
     (void)view_.SetContended(id, is);
-    if (state.link != nullptr) state.link->Send(NodeContended{is});
+    if (state.link != nullptr) state.link->Send(NodeContended{is, job_priority});
   }
 }
 

@@ -175,6 +175,7 @@ class HeadCore {
     // Orders that end something, kept a while: what was sent into a breaking stream is sent again after the rejoin. All idempotent.
     std::deque<std::pair<absl::Time, ToNode>> endings;
     bool contended = false;
+    int contended_for = 0;   // the highest job priority that waits for it
   };
   template <class T>
   struct Waiter { uint64_t incarnation_min = 0; absl::Time deadline; Done<T> done; };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/codec.h"
+#include "runtime/base/job_priority.h"
 #include "runtime/base/overloaded.h"
 #include "runtime/base/status.h"
 #include "runtime/head/head_core.h"
@@ -28,6 +29,7 @@ absl::StatusOr<scheduler::Demand> DemandOf(const JobRecord& job) {
   scheduler::Demand demand;
   ARGOSY_ASSIGN_OR_RETURN(demand.resources, ResourceSet::FromMap(job.resources));
   ARGOSY_ASSIGN_OR_RETURN(demand.labels, scheduler::LabelSelector::FromMap(job.label_selector));
+  if (auto at = job.metadata.find(kJobPriorityMetadata); at != job.metadata.end()) demand.job_priority = ParseJobPriority(at->second).value_or(0);
   return demand;
 }
 

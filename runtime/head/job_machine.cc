@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/job_priority.h"
 #include "runtime/base/status.h"
 
 namespace argosy::head {
@@ -46,6 +47,9 @@ absl::Status JobMachine::CheckSubmit(const JobRecord& job) const {
   if (job.entrypoint.find_first_not_of(" \t\r\n") == std::string::npos) return InvalidArgument("entrypoint is empty: give the command to run");
   if (job.entrypoint.size() > kEntrypointMax) {
     return InvalidArgument("entrypoint has {} bytes; at most {} are allowed", job.entrypoint.size(), kEntrypointMax);
+  }
+  if (auto at = job.metadata.find(kJobPriorityMetadata); at != job.metadata.end() && !ParseJobPriority(at->second)) {
+    return InvalidArgument("metadata {} is \"{}\": want a whole number from -{} to {}", kJobPriorityMetadata, at->second, kJobPriorityMax, kJobPriorityMax);
   }
   return absl::OkStatus();
 }

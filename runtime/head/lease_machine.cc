@@ -119,7 +119,8 @@ void LeaseMachine::On(const LeaseAnswered& event, Context& context) {
     waiting_[request.id] = request;
     context.effects.push_back(WantLeaseNode{request.id, true});
   } else {
-    context.effects.push_back(LeaseFailed{request.id, FailedPrecondition("{}", event.result.refusal)});
+    absl::Status status = event.result.environment_failed ? NotFound("{}", event.result.refusal) : FailedPrecondition("{}", event.result.refusal);
+    context.effects.push_back(LeaseFailed{request.id, std::move(status)});
   }
 }
 
@@ -199,6 +200,11 @@ void LeaseMachine::On(const LeaseNodeRejoined& event, Context& context) {
   }
 }
 
+void LeaseMachine::On(const LeaseEndedAtNode& event, Context& context) {
+  auto at = leases_.find(event.lease);
+  if (at != leases_.end() && at->second.node == event.node && at->second.held) End(event.lease, Ending::kPlaceGone, context);
+}
+
 void LeaseMachine::On(const LeaseWorkerDied& event, Context& context) {
   for (LeaseId id : Select([&](const Lease& lease) { return lease.held && lease.worker.worker == event.worker; })) {
     End(id, Ending::kNodeKnows, context);   // its node released it
@@ -235,11 +241,11 @@ void LeaseMachine::On(const LeaseGroupRemoved& event, Context& context) {
   }
 }
 
-std::vector<LeaseEffect> LeaseMachine::Recall(const scheduler::Shape& shape, const std::vector<JobId>& jobs,
+std::vector<LeaseEffect> LeaseMachine::Recall(const scheduler::Shape& shape, const std::vector<JobId>& jobs, int job_priority,
                                               const std::vector<RecallNode>& nodes, absl::Duration period, absl::Time now) {
   for (const RecallNode& node : nodes) {
     std::vector<LeaseId> candidates = Select([&](const Lease& lease) {
-      if (lease.node != node.node || !lease.held || lease.bundle) return false;
+      if (lease.node != node.node || !lease.held || lease.bundle || lease.request.demand.job_priority > job_priority) return false;
       bool own = jobs.size() == 1 && jobs.front() == lease.request.job && lease.request.demand.GetShape() == shape;
       return !own;
     });

@@ -40,11 +40,12 @@ struct LeaseTimedOut { std::string request; std::string explanation; };
 struct LeaseRefused { std::string request; std::string reason; };   // e.g. its placement group was removed
 struct LeaseNodeLost { NodeId node; };
 struct LeaseNodeRejoined { NodeId node; std::set<LeaseId> held; };
+struct LeaseEndedAtNode { NodeId node; LeaseId lease; };   // its holder is of that node; the node's report has what is free now
 struct LeaseWorkerDied { WorkerId worker; };
 struct LeaseJobEnded { JobId job; };
 struct LeaseGroupRemoved { GroupId group; };
 using LeaseEvent = std::variant<LeaseAsked, LeasePlaced, LeaseAnswered, LeaseReturned, LeaseCancelled, LeaseWithdrawn, LeaseTimedOut, LeaseRefused,
-                                LeaseNodeLost, LeaseNodeRejoined, LeaseWorkerDied, LeaseJobEnded, LeaseGroupRemoved>;
+                                LeaseNodeLost, LeaseNodeRejoined, LeaseEndedAtNode, LeaseWorkerDied, LeaseJobEnded, LeaseGroupRemoved>;
 
 struct WantLeaseNode { std::string request; bool refused = false; };   // refused: a node had no room, try again a little later
 struct DropLeaseNode { std::string request; };
@@ -84,8 +85,8 @@ class LeaseMachine {
   // Asks holders to give back what `shape` of `jobs` needs on one of `nodes` (each with what is free there). A lease of the same
   // job and shape is not recalled: its return would only be granted again. Each lease is asked at most once a `period`.
   struct RecallNode { NodeId node; ResourceSet available; };
-  std::vector<LeaseEffect> Recall(const scheduler::Shape& shape, const std::vector<JobId>& jobs, const std::vector<RecallNode>& nodes,
-                                  absl::Duration period, absl::Time now);
+  std::vector<LeaseEffect> Recall(const scheduler::Shape& shape, const std::vector<JobId>& jobs, int job_priority,
+                                  const std::vector<RecallNode>& nodes, absl::Duration period, absl::Time now);
 
   const Lease* Find(LeaseId lease) const;
   const LeaseRequest* FindRequest(const std::string& request) const;
@@ -103,6 +104,7 @@ class LeaseMachine {
   void On(const LeaseRefused& event, Context& context);
   void On(const LeaseNodeLost& event, Context& context);
   void On(const LeaseNodeRejoined& event, Context& context);
+  void On(const LeaseEndedAtNode& event, Context& context);
   void On(const LeaseWorkerDied& event, Context& context);
   void On(const LeaseJobEnded& event, Context& context);
   void On(const LeaseGroupRemoved& event, Context& context);

@@ -15,8 +15,8 @@ absl::Status Placement::Add(WaitEntry entry, absl::Time now) {
   Key key{entry.kind, entry.key};
   if (by_key_.contains(key)) return absl::OkStatus();
   uint64_t number = next_number_++;
-  DemandQueue::Request request{.id = number, .job = entry.job, .demand = entry.demand, .priority = entry.demand.priority, .added_at = now,
-                               .deadline = entry.deadline};
+  DemandQueue::Request request{.id = number, .job = entry.job, .demand = entry.demand, .priority = entry.demand.priority,
+                               .job_priority = entry.demand.job_priority, .added_at = now, .deadline = entry.deadline};
   if (absl::Status added = queue_.Add(std::move(request)); !added.ok()) return added;
   by_key_[key] = number;
   entries_[number] = {std::move(entry), now, absl::InfinitePast()};
@@ -56,7 +56,7 @@ std::vector<Placement::Placed> Placement::Serve(ClusterView& view, Prng& prng, a
     Entry& entry = entries_.at(number);
     entry.not_before = absl::InfinitePast();
     DemandQueue::Request request{.id = number, .job = entry.entry.job, .demand = entry.entry.demand,
-                                 .priority = entry.entry.demand.priority, .added_at = entry.added_at, .deadline = entry.entry.deadline};
+                                 .priority = entry.entry.demand.priority, .job_priority = entry.entry.demand.job_priority, .added_at = entry.added_at, .deadline = entry.entry.deadline};
     // A refused one had its place in the queue already; when the queue is full it tries again later.
     if (!queue_.Add(std::move(request)).ok()) {
       entry.not_before = now + absl::Milliseconds(100);
@@ -129,19 +129,22 @@ std::vector<PendingSummary> Placement::Summaries(const ClusterView& view, absl::
 
 std::vector<Placement::WaitingShape> Placement::Waiting(absl::Duration age, absl::Time now, size_t shapes_max) const {
   if (entries_.empty()) return {};
-  std::map<scheduler::Shape, std::vector<JobId>> shapes;
+  std::map<scheduler::Shape, WaitingShape> shapes;
   for (const auto& [number, entry] : entries_) {
-    if (now - entry.added_at < age) continue;
+    const int job_priority = entry.entry.demand.job_priority;
+    if (now - entry.added_at < age && job_priority <= 0) continue;
     scheduler::Shape shape = entry.entry.demand.GetShape();
     auto at = shapes.find(shape);
     if (at == shapes.end()) {
       if (shapes.size() >= shapes_max) continue;
-      at = shapes.emplace(std::move(shape), std::vector<JobId>()).first;
+      at = shapes.emplace(shape, WaitingShape{shape, {}, job_priority}).first;
     }
-    if (std::find(at->second.begin(), at->second.end(), entry.entry.job) == at->second.end()) at->second.push_back(entry.entry.job);
+    WaitingShape& waiting = at->second;
+    waiting.job_priority = std::max(waiting.job_priority, job_priority);
+    if (std::find(waiting.jobs.begin(), waiting.jobs.end(), entry.entry.job) == waiting.jobs.end()) waiting.jobs.push_back(entry.entry.job);
   }
   std::vector<WaitingShape> waiting;
-  for (auto& [shape, jobs] : shapes) waiting.push_back({shape, std::move(jobs)});
+  for (auto& [shape, of_shape] : shapes) waiting.push_back(std::move(of_shape));
   return waiting;
 }
 

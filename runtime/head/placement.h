@@ -63,8 +63,8 @@ class Placement {
   std::optional<std::string> Explain(WaitKind kind, const std::string& key, const scheduler::ClusterView& view, absl::Time now) const;
   // Tasks by shape, actors and jobs one by one; the first `lines_max`.
   std::vector<PendingSummary> Summaries(const scheduler::ClusterView& view, absl::Time now, size_t lines_max) const;
-  // Shapes that waited at least `age`, with the jobs that wait, for recall.
-  struct WaitingShape { scheduler::Shape shape; std::vector<JobId> jobs; };
+  // Shapes that waited at least `age`, or that a job of a priority above 0 waits for, with the jobs that wait, for recall.
+  struct WaitingShape { scheduler::Shape shape; std::vector<JobId> jobs; int job_priority = 0; };   // the highest
   std::vector<WaitingShape> Waiting(absl::Duration age, absl::Time now, size_t shapes_max) const;
   size_t size() const { return entries_.size(); }
   // When Serve or Expire has something to do even if nothing happens.

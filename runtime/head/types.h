@@ -61,7 +61,7 @@ struct Registration {
 
 struct Heartbeat { uint64_t object_store_used = 0; uint32_t workers = 0; uint64_t object_store_spilled = 0; };
 struct BundleAvailable { scheduler::BundleKey bundle; ResourceSet available; };
-struct ResourceReport { uint64_t version = 0; ResourceSet available; uint32_t waiting_requests = 0; std::vector<BundleAvailable> bundles; };
+struct ResourceReport { uint64_t version = 0; ResourceSet available; uint32_t waiting_requests = 0; std::vector<BundleAvailable> bundles; std::vector<LeaseId> ended_leases; };
 struct LeaseResult {
   uint64_t request = 0;
   LeaseId lease;
@@ -70,6 +70,7 @@ struct LeaseResult {
   bool retry_elsewhere = false;
   WorkerAddress worker;
   std::vector<uint32_t> gpu_ids;
+  bool environment_failed = false;   // what the runtime environment of the worker needs is not there
 };
 struct BundlesPrepared { GroupId group; uint64_t attempt = 0; bool ok = false; std::string reason; };
 struct BundlesCommitted { GroupId group; uint64_t attempt = 0; bool ok = false; std::string reason; };
@@ -141,7 +142,7 @@ struct StartJob {
 struct StopJob { std::string submission_id; double grace_seconds = 0; };
 struct JobLogAck { std::string submission_id; uint64_t end = 0; };
 struct JobExitAck { std::string submission_id; };
-struct NodeContended { bool contended = false; };
+struct NodeContended { bool contended = false; int job_priority = 0; };
 struct PrintsFlushed { JobId job; };
 struct MutePrints { JobId job; };
 struct DrainNode { std::string reason; double deadline_seconds = 0; bool undo = false; };

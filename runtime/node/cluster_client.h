@@ -72,6 +72,11 @@ class ClusterClient {
 
   // The package's bytes go to `chunk` in order, on the loop; then `done`.
   void GetPackage(const std::string& name, std::function<void(std::string bytes)> chunk, std::function<void(absl::Status)> done);
+  void HasPackage(const std::string& name, Done<bool> done);
+  // Sends the file at `path`. UNAVAILABLE when the head went away: the same may be sent again.
+  void PutPackage(const std::string& name, const std::string& path, std::function<void(absl::Status)> done);
+
+  const std::string& address() const { return options_.address; }   // of the head
 
  private:
   struct Calls;

@@ -1,8 +1,13 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -12,6 +17,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/node/cluster_client.h"
 #include "runtime/node/node_codec.h"
 #include "runtime/rpc/channel.h"
@@ -404,7 +410,88 @@ class PackageReader final : public grpc::ClientReadReactor<v1::PackageChunk> {
   v1::PackageChunk in_;
 };
 
+// Sends a file as a package's stream; deletes itself. The disk is read where gRPC calls.
+class PackageWriter final : public grpc::ClientWriteReactor<v1::PackageChunk> {
+ public:
+  using Finish = std::function<void(const absl::Status&)>;
+  PackageWriter(const std::string& name, const std::string& path, Finish finish) : path_(path), finish_(std::move(finish)) {
+    chunk_.set_name(name);
+    fd_.Reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat info{};
+    if (!fd_.ok() || ::fstat(fd_.get(), &info) != 0) problem_ = ErrnoStatus(errno, path);
+    total_ = static_cast<uint64_t>(info.st_size);
+  }
+  void Begin(v1::ClusterService::Stub& stub) {
+    stub.async()->PutPackage(&context_, &reply_, this);
+    Next();
+    StartCall();
+  }
+  grpc::ClientContext* context() { return &context_; }
+
+ private:
+  void OnWriteDone(bool ok) override {
+    if (ok) Next();
+  }
+  void OnDone(const grpc::Status& status) override {
+    Finish finish = std::move(finish_);
+    finish(problem_.ok() ? rpc::FromGrpc(status) : problem_);
+    delete this;
+  }
+  void Next() {
+    if (problem_.ok() && (sent_ < total_ || !started_)) {
+      started_ = true;
+      chunk_.set_total_size(total_);
+      std::string* data = chunk_.mutable_data();
+      data->resize(std::min<uint64_t>(1 << 20, total_ - sent_));
+      ssize_t n = data->empty() ? 0 : ::pread(fd_.get(), data->data(), data->size(), static_cast<off_t>(sent_));
+      if (n >= 0 && (n > 0 || data->empty())) {
+        data->resize(static_cast<size_t>(n));
+        sent_ += static_cast<uint64_t>(n);
+        return StartWrite(&chunk_);
+      }
+      problem_ = ErrnoStatus(n < 0 ? errno : EIO, path_);
+    }
+    // The head sees from the size that a stream which ends early is not all.
+    StartWritesDone();
+  }
+
+  std::string path_;
+  Finish finish_;
+  grpc::ClientContext context_;
+  v1::PackageChunk chunk_;
+  v1::PackageStatus reply_;
+  UniqueFd fd_;
+  absl::Status problem_;
+  uint64_t total_ = 0;
+  uint64_t sent_ = 0;
+  bool started_ = false;
+};
+
 }  // namespace
+
+void ClusterClient::HasPackage(const std::string& name, Done<bool> done) {
+  v1::PackageName request;
+  request.set_name(name);
+  Call<v1::PackageName, v1::PackageStatus, bool>(ARGOSY_CLUSTER_METHOD(HasPackage, PackageName, PackageStatus), std::move(request), Retry{},
+                                                 [](const v1::PackageStatus& reply) { return reply.exists(); }, std::move(done));
+}
+
+void ClusterClient::PutPackage(const std::string& name, const std::string& path, std::function<void(absl::Status)> done) {
+  std::shared_ptr<Calls> calls = calls_;
+  uint64_t number = calls->next++;
+  async::Loop* loop = &loop_;
+  auto* writer = new PackageWriter(name, path, [calls, loop, number, done = std::move(done)](const absl::Status& status) {
+    std::lock_guard lock(calls->mutex);
+    if (!calls->stopped) loop->Post([done, status] { done(status); });
+    calls->contexts.erase(number);
+    calls->changed.notify_all();
+  });
+  if (!calls->Add(number, writer->context())) {
+    delete writer;
+    return;
+  }
+  writer->Begin(*calls->stub);
+}
 
 void ClusterClient::GetPackage(const std::string& name, std::function<void(std::string)> chunk, std::function<void(absl::Status)> done) {
   std::shared_ptr<Calls> calls = calls_;

@@ -28,6 +28,7 @@ absl::StatusOr<scheduler::Demand> ParseDemand(const wire::Demand& demand) {
   }
   parsed.priority = demand.priority;
   parsed.retriable = demand.retriable;
+  parsed.job_priority = demand.job_priority;
   return parsed;
 }
 

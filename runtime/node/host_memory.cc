@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/file.h"
 #include "runtime/base/resources.h"
@@ -42,6 +43,35 @@ std::optional<uint64_t> Number(const std::string& path) {
   return std::nullopt;   // "max", or no such file
 }
 
+// The path and those of all that it is in, the innermost first. One that leads outside (of a namespace) is nothing below the root.
+std::vector<std::string> PathAndParents(std::string path) {
+  std::vector<std::string> paths;
+  if (path.find("..") == std::string::npos && path.starts_with('/')) {
+    while (path.size() > 1) {
+      paths.push_back(path);
+      path.resize(path.rfind('/'));
+    }
+  }
+  paths.emplace_back();
+  return paths;
+}
+
+// This process's group in one hierarchy, from the text of /proc/self/cgroup. `controller`: of version 1; empty: version 2.
+std::string GroupPath(std::string_view text, std::string_view controller) {
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);   // "4:memory,cpu:/path" or "0::/path"
+    at = end + 1;
+    size_t first = line.find(':');
+    size_t second = first == line.npos ? line.npos : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    std::string names = "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
+    bool found = controller.empty() ? line.substr(0, first) == "0" && names == ",," : names.find(fmt::format(",{},", controller)) != names.npos;
+    if (found) return std::string(line.substr(second + 1));
+  }
+  return "/";
+}
+
 }  // namespace
 
 bool HostMemory::group_is_nearer() const {
@@ -54,7 +84,7 @@ double HostMemory::share() const {
 }
 
 std::string HostMemory::ToString() const {
-  return fmt::format("{} of the {}'s {} ({:.1f}%)", BytesText(group_is_nearer() ? group_used : used), group_is_nearer() ? "control group" : "host",
+  return fmt::format("{} of the {}'s {} ({:.1f}%)", BytesText(group_is_nearer() ? group_used : used), group_is_nearer() ? group.empty() ? "control group" : "control group " + group : "host",
                      BytesText(group_is_nearer() ? *group_limit : total), share() * 100);
 }
 
@@ -69,17 +99,8 @@ absl::StatusOr<HostMemory> MemoryReader::Read() const {
   memory.total = total * 1024;
   memory.used = memory.total - std::min(memory.total, *available * 1024);
 
-  struct Group { const char* limit; const char* used; const char* stat; const char* droppable; };
-  for (const Group& group : {Group{"/memory.max", "/memory.current", "/memory.stat", "inactive_file"},
-                             Group{"/memory/memory.limit_in_bytes", "/memory/memory.usage_in_bytes", "/memory/memory.stat", "total_inactive_file"}}) {
-    std::optional<uint64_t> limit = Number(cgroup_ + group.limit);
-    std::optional<uint64_t> used = Number(cgroup_ + group.used);
-    if (!limit || !used || *limit == 0 || *limit >= memory.total) continue;
-    uint64_t droppable = Field(Text(cgroup_ + group.stat), group.droppable).value_or(0);
-    memory.group_limit = limit;
-    memory.group_used = *used - std::min(*used, droppable);
-    break;
-  }
+  memory.available = std::min(memory.total, *available * 1024);
+  ReadGroups(memory);
 
   std::ifstream pressure(proc_ + "/pressure/memory");
   for (std::string line; std::getline(pressure, line);) {
@@ -87,6 +108,32 @@ absl::StatusOr<HostMemory> MemoryReader::Read() const {
     if (std::sscanf(line.c_str(), "full avg10=%lf", &average) == 1) memory.stalled = average / 100;
   }
   return memory;
+}
+
+void MemoryReader::ReadGroups(HostMemory& memory) const {
+  struct Hierarchy { const char* root; const char* controller; const char* limit; const char* used; const char* droppable; };
+  const std::string groups = Text(proc_ + "/self/cgroup");
+  for (const Hierarchy& hierarchy :
+       {Hierarchy{"", "", "/memory.max", "/memory.current", "inactive_file"},
+        Hierarchy{"/unified", "", "/memory.max", "/memory.current", "inactive_file"},
+        Hierarchy{"/memory", "memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"}}) {
+    for (const std::string& path : PathAndParents(GroupPath(groups, hierarchy.controller))) {
+      const std::string folder = cgroup_ + hierarchy.root + path;
+      std::optional<uint64_t> limit = Number(folder + hierarchy.limit);
+      if (!limit || *limit == 0 || *limit >= memory.total) continue;
+      std::optional<uint64_t> used = Number(folder + hierarchy.used);
+      if (!used) continue;
+      *used -= std::min(*used, Field(Text(folder + "/memory.stat"), hierarchy.droppable).value_or(0));
+      memory.available = std::min(memory.available, *limit - std::min(*limit, *used));
+      if (memory.group_limit && static_cast<double>(*used) / static_cast<double>(*limit) <=
+                                    static_cast<double>(memory.group_used) / static_cast<double>(*memory.group_limit)) {
+        continue;
+      }
+      memory.group_limit = limit;
+      memory.group_used = *used;
+      memory.group = path;
+    }
+  }
 }
 
 uint64_t MemoryReader::OfProcess(uint32_t pid) const { return OfProcess(pid, 0); }

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "runtime/base/id.h"
+#include "runtime/base/job_priority.h"
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
+#include "runtime/wire/startup.h"
 
 namespace argosy::node {
 namespace {
@@ -144,6 +146,8 @@ void JobRunner::Launch(const JobPointer& job) {
   env["ARGOSY_ADDRESS"] = options_.head_address;
   env["ARGOSY_NODE_SOCKET"] = options_.node_socket;
   env["ARGOSY_JOB_SUBMISSION_ID"] = id;
+  if (!start.working_dir_uri.empty()) env[wire::kWorkingDirVariable] = start.working_dir_uri;
+  if (auto priority = start.metadata.find(kJobPriorityMetadata); priority != start.metadata.end()) env[kJobPriorityVariable] = priority->second;
   if (job->lease_held) env["CUDA_VISIBLE_DEVICES"] = GpuDevices(job->gpu_ids, options_.gpu_devices);
   options.working_dir = job->working_dir;
   options.stdout_fd = job->log->append_fd();

@@ -60,9 +60,9 @@ void LeaseMachine::On(const LeaseAsked& event, Context& context) {
 bool LeaseMachine::TryGrantHere(const LeaseAsked& request, Context& context) {
   if (contended_ && head_connected_) return false;
   if (!BelongsHere(request.parsed)) return false;
-  // Those that asked before and wait at the head come first.
+  // Those that asked before and wait at the head come first, but for ones of jobs with less priority.
   for (const auto& [id, other] : forwarded_) {
-    if (BelongsHere(other.parsed)) return false;
+    if (other.parsed.job_priority >= request.parsed.job_priority && BelongsHere(other.parsed)) return false;
   }
   return GrantHere(request, context);
 }
@@ -78,6 +78,7 @@ bool LeaseMachine::GrantHere(const LeaseAsked& request, Context& context) {
   lease.holder = request.holder;
   lease.local_request = request.request_id;
   lease.retriable = request.parsed.retriable;
+  lease.job_priority = request.parsed.job_priority;
   for (int gpu : granted->gpu_indices()) lease.gpu_ids.push_back(static_cast<uint32_t>(gpu));
   if (request.head_was_asked) context.effects.push_back(WithdrawForwarded{request.request_id});
   AttachWorker(std::move(lease), request.code, request.new_worker, context);
@@ -115,12 +116,16 @@ void LeaseMachine::ForwardOrWait(const LeaseAsked& request, Context& context) {
   }
   WaitHere(request);
   for (auto& [id, lease] : leases_) {
-    if (lease.source == Source::kLocal && lease.held && lease.holder != request.holder) Recall(lease, context);
+    bool gives_way = lease.holder != request.holder && lease.job_priority <= request.parsed.job_priority;
+    if (lease.source == Source::kLocal && lease.held && gives_way) Recall(lease, context);
   }
 }
 
 void LeaseMachine::WaitHere(LeaseAsked request) {
-  auto later = [](const LeaseAsked& a, const LeaseAsked& b) { return a.job == b.job && a.parsed.priority > b.parsed.priority; };
+  auto later = [](const LeaseAsked& a, const LeaseAsked& b) {
+    if (a.parsed.job_priority != b.parsed.job_priority) return a.parsed.job_priority > b.parsed.job_priority;
+    return a.job == b.job && a.parsed.priority > b.parsed.priority;
+  };
   auto at = waiting_.end();
   while (at != waiting_.begin() && later(request, *std::prev(at))) --at;
   waiting_.insert(at, std::move(request));
@@ -175,11 +180,13 @@ void LeaseMachine::AnswerHeld(Lease& lease, Context& context) {
   }
 }
 
-void LeaseMachine::AnswerFailed(const Lease& lease, const std::string& reason, Context& context) {
+void LeaseMachine::AnswerFailed(const Lease& lease, const std::string& reason, Context& context, bool environment_failed) {
   if (lease.source == Source::kLocal) {
-    context.effects.push_back(AnswerRequest{lease.local_request, FailedPrecondition("{}", reason)});
+    absl::Status status = environment_failed ? NotFound("{}", reason) : FailedPrecondition("{}", reason);
+    context.effects.push_back(AnswerRequest{lease.local_request, std::move(status)});
   } else if (lease.source == Source::kHead) {
     LeaseResult result{.request_id = lease.head_request, .lease = lease.id, .granted = false, .refusal = reason};
+    result.environment_failed = environment_failed;
     context.effects.push_back(AnswerHead{std::move(result)});
   }
 }
@@ -298,6 +305,7 @@ void LeaseMachine::On(const HeadGrants& event, Context& context) {
   lease.holder = grant.holder;
   lease.head_request = grant.request_id;
   lease.retriable = event.parsed.retriable;
+  lease.job_priority = event.parsed.job_priority;
   for (int gpu : granted->gpu_indices()) lease.gpu_ids.push_back(static_cast<uint32_t>(gpu));
   AttachWorker(std::move(lease), grant.code, event.new_worker, context);
 }
@@ -312,6 +320,7 @@ void LeaseMachine::On(const LeaseReturned& event, Context& context) {
   }
   if (at->second.source == Source::kActor || at->second.source == Source::kEntrypoint) return;
   Lease lease = Take(event.lease);
+  if (lease.source == Source::kHead && lease.held && head_connected_) ended_.push_back(event.lease);
   if (!lease.held) AnswerFailed(lease, "the lease was released before its worker had started", context);
   if (event.worker_failed) Kill(lease.worker, "its lease's holder gave it up as failed", context);
   else if (lease.held) pool_.SetIdle(lease.worker, context.now);
@@ -329,13 +338,14 @@ void LeaseMachine::On(const ContendedSet& event, Context& context) {
   contended_ = event.contended;
   for (auto& [id, lease] : leases_) {
     if (!contended_) lease.recalled = false;
-    else if (lease.source == Source::kLocal) Recall(lease, context);
+    else if (lease.source == Source::kLocal && lease.job_priority <= event.job_priority) Recall(lease, context);
   }
   PumpForwarded(context);
 }
 
 void LeaseMachine::On(const HeadSet& event, Context& context) {
   head_connected_ = event.connected;
+  ended_.clear();   // the head has compared what is held
   if (!head_connected_) {
     contended_ = false;
     return;
@@ -354,7 +364,7 @@ void LeaseMachine::On(const WorkerEnded& event, Context& context) {
   pool_.Remove(event.worker);
   if (LeaseId id = LeaseOfWorker(event.worker); !id.IsNil()) {
     Lease lease = Take(id);
-    if (!lease.held) AnswerFailed(lease, event.reason, context);
+    if (!lease.held) AnswerFailed(lease, event.reason, context, event.environment_failed);
     if (lease.source == Source::kActor) {
       Actor actor = std::move(actors_.extract(lease.actor).mapped());
       ActorEnded ended{.actor = lease.actor, .incarnation = actor.incarnation, .reason = actor.reason.empty() ? event.reason : actor.reason,
@@ -525,7 +535,11 @@ void LeaseMachine::PumpForwarded(Context& context) {
   for (const auto& [id, request] : forwarded_) {
     if (BelongsHere(request.parsed)) as_they_came.push_back(&request);
   }
-  std::sort(as_they_came.begin(), as_they_came.end(), [](const LeaseAsked* a, const LeaseAsked* b) { return a->number < b->number; });
+  // Jobs of a higher priority before all others.
+  std::sort(as_they_came.begin(), as_they_came.end(), [](const LeaseAsked* a, const LeaseAsked* b) {
+    if (a->parsed.job_priority != b->parsed.job_priority) return a->parsed.job_priority > b->parsed.job_priority;
+    return a->number < b->number;
+  });
   // A job has the turns that its requests have come for, and gives them to its most urgent ones.
   std::map<JobId, std::vector<const LeaseAsked*>> of_job;   // the first at the end
   for (auto at = as_they_came.rbegin(); at != as_they_came.rend(); ++at) of_job[(*at)->job].push_back(*at);

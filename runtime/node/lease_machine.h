@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -47,10 +48,10 @@ struct ForwardAnswered { std::string request_id; absl::StatusOr<wire::LeaseGrant
 struct HeadGrants { GrantLease grant; scheduler::Demand parsed; WorkerId new_worker; };
 struct LeaseReturned { LeaseId lease; bool worker_failed = false; };
 struct RecallAsked { LeaseId lease; };
-struct ContendedSet { bool contended = false; };
+struct ContendedSet { bool contended = false; int job_priority = 0; };   // the highest that waits
 struct HeadSet { bool connected = false; };
 struct WorkerRegistered { WorkerId worker; wire::WorkerAddress address; };
-struct WorkerEnded { WorkerId worker; std::string reason; };
+struct WorkerEnded { WorkerId worker; std::string reason; bool environment_failed = false; };
 struct WorkerBlockedSet { WorkerId worker; bool blocked = false; };
 struct ActorAsked { StartActor start; scheduler::Demand parsed; ResourceSet held; WorkerId new_worker; };
 struct ActorConstructed { ActorId actor; uint64_t incarnation = 0; std::string error; };   // empty: it runs
@@ -99,8 +100,8 @@ struct LeaseMachineOptions {
 // A local request is granted here when it fits now and nothing in it needs the head; else it is forwarded, and the head grants from some
 // node's ledger (HeadGrants). While requests of this node that could run here wait at the head newer ones do not overtake them, and what
 // becomes free here goes to them at once: the head, which has others to think of, is only told. Unless it has marked the node contended: then
-// others have waited for long enough, and it alone grants. Without a head they wait here. Leases are recalled when the head says so, when the
-// node is contended (those granted here), or when requests wait here.
+// others have waited for long enough, or are of a job with a higher priority, and it alone grants. Without a head they wait here. Leases are
+// recalled when the head says so, when the node is contended (those granted here), or when requests wait here; never for jobs of less priority.
 //
 //   request --fits--> starting (or an idle worker) --registered--> held --returned, recalled, died--> gone
 //       `--else--> forwarded --granted, refused--> answered
@@ -122,6 +123,8 @@ class LeaseMachine {
   const scheduler::NodeLedger& ledger() const { return ledger_; }
   const WorkerPool& pool() const { return pool_; }
   std::vector<HeldLease> HeldLeases() const;
+  // Leases of the head's that were returned here since the last call: it does not hear of them otherwise.
+  std::vector<LeaseId> TakeEnded() { return std::exchange(ended_, {}); }
   std::vector<HeldActor> HeldActors() const;
   // Workers with what they are used for; not those that are starting.
   struct InUse { WorkerId worker; JobId job; bool retriable = true; absl::Time since; };
@@ -146,6 +149,7 @@ class LeaseMachine {
     ActorId actor;                     // kActor
     std::vector<uint32_t> gpu_ids;
     bool retriable = true;             // what it is for can be run again
+    int job_priority = 0;
     absl::Time since;                  // it was granted
   };
   struct Actor {
@@ -190,7 +194,7 @@ class LeaseMachine {
   // The same for one that comes first: nobody else is asked.
   bool GrantHere(const LeaseAsked& request, Context& context);
   void ForwardOrWait(const LeaseAsked& request, Context& context);
-  // Behind those that asked before, except behind ones of its job with less priority.
+  // Behind those that asked before, except behind ones of its job with less priority and those of jobs with less.
   void WaitHere(LeaseAsked request);
   // Answers a request that waits here no more, and sees that the head keeps nothing for it.
   void EndWaiting(const LeaseAsked& request, absl::Status status, Context& context);
@@ -199,7 +203,7 @@ class LeaseMachine {
   // A worker for a granted lease: an idle one, one that is starting for nobody, or a new one.
   void AttachWorker(Lease lease, const wire::CodePackage& code, WorkerId new_worker, Context& context);
   void AnswerHeld(Lease& lease, Context& context);
-  void AnswerFailed(const Lease& lease, const std::string& reason, Context& context);
+  void AnswerFailed(const Lease& lease, const std::string& reason, Context& context, bool environment_failed = false);
   // Gives the resources back and takes the lease out; what becomes of the worker is the caller's.
   Lease Take(LeaseId id);
   void Recall(Lease& lease, Context& context);
@@ -224,6 +228,7 @@ class LeaseMachine {
   uint64_t next_number_ = 0;
   std::deque<LeaseAsked> waiting_;                          // only while there is no head
   std::unordered_map<LeaseId, Remote> remote_;              // leases of this node's holders that the head placed
+  std::vector<LeaseId> ended_;
   bool contended_ = false;
   bool head_connected_ = false;
 };

@@ -25,7 +25,7 @@ absl::Time Now() { return Clock::Real().Now(); }
 
 LeaseService::LeaseService(Parts parts, LeaseMachineOptions machine, WorkerProcessesOptions processes)
     : parts_(parts), node_(machine.node), machine_(std::move(machine)), report_timer_(parts.loop), tick_timer_(parts.loop),
-      processes_(parts.loop, parts.code_files, std::move(processes), [this](const WorkerProcesses::End& end) { OnWorkerEnded(end); }) {
+      processes_(parts.loop, parts.code_files, parts.packages, std::move(processes), [this](const WorkerProcesses::End& end) { OnWorkerEnded(end); }) {
   tick_timer_.Every(kTick, [this] {
     Step(Tick{});
     const absl::Time now = Now();
@@ -209,7 +209,7 @@ void LeaseService::OnWorkerEnded(const WorkerProcesses::End& end) {
   parts_.prints.Ended(end.worker);   // its last words come before the news of its end
   RememberDead(end.worker, end.reason, end.out_of_memory);
   parts_.head.Send(WorkerDied{end.worker, end.reason, end.exit_code, end.out_of_memory});
-  Step(WorkerEnded{end.worker, end.reason});
+  Step(WorkerEnded{end.worker, end.reason, end.environment_failed});
   if (auto client = parts_.clients.Find(end.worker)) client->connection->Close(Unavailable("the worker ended"));
   lost_.erase(end.worker);
   parts_.store.OwnerGone(end.worker);
@@ -308,7 +308,9 @@ void LeaseService::ReportResourcesSoon() {
     reported_at_ = Now();
     reported_version_ = machine_.ledger().version();
     reported_waiting_ = machine_.waiting();
-    parts_.head.SendNow(Resources());
+    ResourceUpdate update = Resources();
+    update.ended_leases = machine_.TakeEnded();
+    parts_.head.SendNow(std::move(update));   // without a stream the next registration says what is held
   });
 }
 

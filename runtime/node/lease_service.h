@@ -34,6 +34,7 @@ class LeaseService {
     HeadLink& head;
     ClusterClient& cluster;
     transfer::CodeFiles& code_files;
+    PackageCache& packages;
     store::ObjectStore& store;
     ClientTable& clients;
     WorkerPrints& prints;

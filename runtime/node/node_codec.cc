@@ -94,6 +94,7 @@ struct Filler {
       SetBundle(b, bundle.bundle);
       Fill(b->mutable_available(), bundle.available.ToMap());
     }
+    for (LeaseId lease : m.ended_leases) r->add_ended_leases(IdBytes(lease));
   }
   void operator()(const LeaseResult& m) {
     v1::LeaseResult* r = out->mutable_lease_result();
@@ -104,6 +105,7 @@ struct Filler {
     r->set_retry_elsewhere(m.retry_elsewhere);
     if (m.granted) *r->mutable_worker() = ToProto(m.worker);
     for (uint32_t gpu : m.gpu_ids) r->add_gpu_ids(gpu);
+    r->set_environment_failed(m.environment_failed);
   }
   void operator()(const BundlesPrepared& m) {
     v1::BundlesPrepared* b = out->mutable_bundles_prepared();
@@ -284,7 +286,7 @@ absl::StatusOr<FromHead> FromProto(const v1::HeadMessage& message) {
     case Case::kStopJob: return StopJob{message.stop_job().submission_id(), message.stop_job().grace_seconds()};
     case Case::kJobLogAck: return JobLogAck{message.job_log_ack().submission_id(), message.job_log_ack().end()};
     case Case::kJobExitAck: return JobExitAck{message.job_exit_ack().submission_id()};
-    case Case::kContended: return NodeContended{message.contended().contended()};
+    case Case::kContended: return NodeContended{message.contended().contended(), message.contended().job_priority()};
     case Case::kJobPrints: {
       ARGOSY_ASSIGN_OR_RETURN(JobPrints prints, Decode<JobPrints>(message.job_prints().body()));
       return prints;
@@ -335,6 +337,7 @@ v1::Demand ToProto(const wire::Demand& demand) {
   }
   out.set_priority(demand.priority);
   out.set_not_retriable(!demand.retriable);
+  out.set_job_priority(demand.job_priority);
   return out;
 }
 wire::Demand FromProto(const v1::Demand& demand) {
@@ -352,6 +355,7 @@ wire::Demand FromProto(const v1::Demand& demand) {
   for (const v1::ObjectBytes& bytes : demand.locality()) out.locality.push_back({IdFrom<NodeId>(bytes.node_id()), "", bytes.bytes()});
   out.priority = demand.priority();
   out.retriable = !demand.not_retriable();
+  out.job_priority = demand.job_priority();
   return out;
 }
 
@@ -370,6 +374,9 @@ v1::CodePackage ToProto(const wire::CodePackage& code) {
   out.set_source_address(code.source_address);
   Fill(out.mutable_env_vars(), code.env_vars);
   out.set_working_dir(code.working_dir);
+  out.set_job_priority(code.job_priority);
+  out.set_working_dir_uri(code.working_dir_uri);
+  for (const std::string& folder : code.loader_path) out.add_loader_path(folder);
   return out;
 }
 wire::CodePackage FromProto(const v1::CodePackage& code) {
@@ -381,6 +388,9 @@ wire::CodePackage FromProto(const v1::CodePackage& code) {
   out.source_address = code.source_address();
   out.env_vars = FromMap<Texts>(code.env_vars());
   out.working_dir = code.working_dir();
+  out.job_priority = code.job_priority();
+  out.working_dir_uri = code.working_dir_uri();
+  out.loader_path.assign(code.loader_path().begin(), code.loader_path().end());
   return out;
 }
 

@@ -57,28 +57,6 @@ std::string HostName() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
-// Bytes that can be had without swapping: the smaller of what the host has and what the cgroup leaves.
-uint64_t AvailableMemory() {
-  uint64_t available = 0;
-  std::ifstream meminfo("/proc/meminfo");
-  std::string name;
-  uint64_t kilobytes = 0;
-  std::string rest;
-  while (meminfo >> name >> kilobytes && std::getline(meminfo, rest)) {
-    if (name == "MemAvailable:") available = kilobytes * 1024;
-  }
-  auto number = [](const char* path) -> std::optional<uint64_t> {
-    std::ifstream file(path);
-    uint64_t value = 0;
-    if (file >> value) return value;
-    return std::nullopt;   // "max", or no such file
-  };
-  std::optional<uint64_t> limit = number("/sys/fs/cgroup/memory.max");
-  std::optional<uint64_t> used = number("/sys/fs/cgroup/memory.current");
-  if (limit && used) available = std::min(available, *limit - std::min(*limit, *used));
-  return available;
-}
-
 uint64_t FreeOnDisk(const std::string& folder) {
   std::error_code error;
   std::filesystem::space_info space = std::filesystem::space(folder, error);
@@ -231,7 +209,9 @@ absl::Status NodeServer::Impl::FindResources() {
                  gpus.front().memory == 0 ? "" : fmt::format(", {:.0f} GiB each", static_cast<double>(gpus.front().memory) / 0x1p30));
   }
   options.resources.emplace(kGpu, 0.0);
-  uint64_t memory = AvailableMemory();
+  uint64_t memory = 0;
+  if (absl::StatusOr<HostMemory> host = options.memory_reader.Read(); host.ok()) memory = host->available;
+  else spdlog::warn("how much memory there is cannot be read: {}", Message(host.status()));
   if (options.object_store_bytes == 0) options.object_store_bytes = std::max<uint64_t>(memory / 10 * 3, 64 << 20);
   if (!options.resources.contains(kMemory)) {
     options.resources[kMemory] = static_cast<double>(memory - std::min(memory, options.object_store_bytes));
@@ -340,10 +320,12 @@ void NodeServer::Impl::MakeServices() {
   processes.startup.tcp_advertised = options.bind_ip.empty() ? "" : options.ip;
   processes.startup.tcp_port_min = options.worker_port_min;
   processes.startup.tcp_port_max = options.worker_port_max;
+  processes.node_name = options.name;
   processes.startup.node = id;
   processes.startup.session_dir = options.session_dir;
   leases = std::make_unique<LeaseService>(
-      LeaseService::Parts{.loop = loop, .head = *head, .cluster = *cluster, .code_files = *code_files, .store = *store, .clients = clients, .prints = *prints},
+      LeaseService::Parts{.loop = loop, .head = *head, .cluster = *cluster, .code_files = *code_files, .packages = *packages, .store = *store,
+                          .clients = clients, .prints = *prints},
       LeaseMachineOptions{.node = id,
                           .total = total,
                           .labels = options.labels,
@@ -356,7 +338,8 @@ void NodeServer::Impl::MakeServices() {
                                                             .workers_max = options.workers_memory_max,
                                                             .hostname = HostName(),
                                                             .self = id,
-                                                            .node_name = options.name});
+                                                            .node_name = options.name,
+                                                            .reader = options.memory_reader});
   wire::WorkerRegistered self;
   self.node = id;
   self.node_name = options.name;
@@ -377,6 +360,7 @@ void NodeServer::Impl::MakeServices() {
                                                                  .store = *store,
                                                                  .mover = *mover,
                                                                  .code_files = *code_files,
+                                                                 .packages = *packages,
                                                                  .clients = clients,
                                                                  .prints = *prints},
                                             std::move(self), socket_dir);
@@ -474,7 +458,7 @@ void NodeServer::Impl::OnMessage(FromHead message) {
     void operator()(const StopJob& m) { impl.jobs->Stop(m); }
     void operator()(const JobLogAck& m) { impl.jobs->OnAck(m); }
     void operator()(const JobExitAck& m) { impl.jobs->OnExitAck(m); }
-    void operator()(const NodeContended& m) { impl.leases->Step(ContendedSet{m.contended}); }
+    void operator()(const NodeContended& m) { impl.leases->Step(ContendedSet{m.contended, m.job_priority}); }
     void operator()(const JobPrints& m) { (void)impl.workers->ShowPrints(m); }
     void operator()(const PrintsFlushed& m) { impl.workers->OnPrintsFlushed(m.job); }
     void operator()(const MutePrints& m) { impl.prints->Mute(m.job); }

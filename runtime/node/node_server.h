@@ -16,6 +16,7 @@
 #include "runtime/async/loop.h"
 #include "runtime/base/id.h"
 #include "runtime/base/token.h"
+#include "runtime/node/host_memory.h"
 
 namespace argosy::node {
 
@@ -45,6 +46,7 @@ struct NodeServerOptions {
   double memory_threshold = 0.95;            // share of the host's memory from which work is ended
   absl::Duration memory_watch_period = absl::Milliseconds(250);   // zero: memory is not watched
   uint64_t workers_memory_max = 0;           // bytes that this node's workers may take together; 0: no bound
+  MemoryReader memory_reader = MemoryReader();
   absl::Duration worker_start_timeout = absl::Seconds(60);
   absl::Duration worker_idle_timeout = absl::Seconds(60);
 };

@@ -15,6 +15,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/status.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/node/package_plan.h"
 
 namespace argosy::node {
 namespace {
@@ -187,8 +188,69 @@ void PackageCache::Get(const std::string& uri, Done done) {
             [this, weak, download] {
               if (weak.expired()) return;
               if (download->status.ok()) Finish(download->name, download->final_folder);
-              else Finish(download->name, Annotate(download->status, "package " + download->name));
+              else Finish(download->name, Annotate(download->status, "the head at " + cluster_.address()));
             });
+      });
+}
+
+struct PackageCache::Pack {
+  std::string path;
+  PackagePlan plan;
+  std::string zip_path;
+  absl::Status status;
+  std::function<void(absl::StatusOr<wire::UploadFolderReply>)> done;
+
+  void Answer() {
+    if (!zip_path.empty()) ::unlink(zip_path.c_str());
+    if (status.ok()) done(wire::UploadFolderReply{"gcs://" + plan.name});
+    else done(status);
+  }
+};
+
+void PackageCache::Upload(const std::string& path, std::function<void(absl::StatusOr<wire::UploadFolderReply>)> done) {
+  auto pack = std::make_shared<Pack>();
+  pack->path = path;
+  pack->done = std::move(done);
+  std::weak_ptr<bool> weak = alive_;
+  work_.Run(
+      [pack] {
+        absl::StatusOr<PackagePlan> plan = PlanPackage(pack->path);
+        if (plan.ok()) pack->plan = std::move(*plan);
+        else pack->status = plan.status();
+      },
+      [this, weak, pack] {
+        if (weak.expired()) return;
+        if (!pack->status.ok()) return pack->Answer();
+        for (const std::string& line : pack->plan.left_out) spdlog::info("left out of the package of {}: {}", pack->path, line);
+        cluster_.HasPackage(pack->plan.name, [this, weak, pack](absl::StatusOr<bool> known) {
+          if (weak.expired()) return;
+          if (!known.ok()) pack->status = known.status();
+          if (!known.ok() || *known) return pack->Answer();
+          SendPacked(pack);
+        });
+      });
+}
+
+void PackageCache::SendPacked(std::shared_ptr<Pack> pack) {
+  std::weak_ptr<bool> weak = alive_;
+  work_.Run(
+      [pack, folder = folder_] {
+        pack->status = MakeDirectories(folder, 0700);
+        pack->zip_path = fmt::format("{}/{}.{}.packing", folder, pack->plan.name, TaskId::Random().Hex());
+        if (pack->status.ok()) pack->status = WritePackage(pack->plan, pack->zip_path);
+        struct stat info{};
+        if (!pack->status.ok() || ::stat(pack->zip_path.c_str(), &info) != 0 || static_cast<uint64_t>(info.st_size) <= kPackageBytesMax) return;
+        pack->status = MakeStatus(absl::StatusCode::kResourceExhausted, "{} has {} bytes packed; at most {} can be sent: name what to leave out in a .gitignore",
+                                  pack->path, info.st_size, kPackageBytesMax);
+      },
+      [this, weak, pack] {
+        if (weak.expired()) return;
+        if (!pack->status.ok()) return pack->Answer();
+        cluster_.PutPackage(pack->plan.name, pack->zip_path, [weak, pack](absl::Status status) {
+          if (weak.expired()) return;
+          pack->status = std::move(status);
+          pack->Answer();
+        });
       });
 }
 

@@ -25,7 +25,7 @@ struct UnzipLimits {
 // many bytes or files, not a zip file.
 absl::Status Unzip(const std::string& zip_path, const std::string& folder, const UnzipLimits& limits);
 
-// Unpacked packages (working_dir, py_modules), fetched from the head once each: they are named by their content.
+// Packages (working_dir, py_modules), named by their content: unpacked ones, fetched from the head once each, and folders that go there.
 //
 // Thread:   the loop's; the disk is on its own thread.
 // Lifetime: the loop and the cluster client outlive it; callbacks that wait when it is destroyed are dropped.
@@ -38,9 +38,14 @@ class PackageCache {
   using Done = std::function<void(absl::StatusOr<std::string> folder)>;
   // `uri`: "gcs://_ray_pkg_0123456789abcdef.zip".
   void Get(const std::string& uri, Done done);
+  // Packs a folder of this host as package_plan.h says, and sends it unless the head has it. NOT_FOUND: the folder; RESOURCE_EXHAUSTED: it is
+  // too large.
+  void Upload(const std::string& path, std::function<void(absl::StatusOr<wire::UploadFolderReply>)> done);
 
  private:
   struct Download;
+  struct Pack;
+  void SendPacked(std::shared_ptr<Pack> pack);
   void Finish(const std::string& name, absl::StatusOr<std::string> folder);
 
   async::Loop& loop_;

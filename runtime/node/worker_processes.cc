@@ -35,8 +35,9 @@ std::string Tail(const std::string& path, size_t size) {
 
 }  // namespace
 
-WorkerProcesses::WorkerProcesses(async::Loop& loop, transfer::CodeFiles& code_files, WorkerProcessesOptions options, Ended ended)
-    : loop_(loop), code_files_(code_files), options_(std::move(options)), ended_(std::move(ended)) {}
+WorkerProcesses::WorkerProcesses(async::Loop& loop, transfer::CodeFiles& code_files, PackageCache& packages, WorkerProcessesOptions options,
+                                 Ended ended)
+    : loop_(loop), code_files_(code_files), packages_(packages), options_(std::move(options)), ended_(std::move(ended)) {}
 
 WorkerProcesses::~WorkerProcesses() {
   alive_.reset();
@@ -49,25 +50,71 @@ WorkerProcesses::~WorkerProcesses() {
 void WorkerProcesses::Start(WorkerId worker, const wire::CodePackage& code, const std::vector<uint32_t>& gpu_ids) {
   Child& child = children_[worker];
   child.startup_number = next_startup_number_++;
-  code_files_.Locate(code, [this, weak = std::weak_ptr<bool>(alive_), worker, code,
-                            gpu_ids](absl::StatusOr<transfer::CodeFiles::Located> located) {
+  auto prepared = std::make_shared<Prepared>();
+  prepared->code = code;
+  prepared->gpu_ids = gpu_ids;
+  code_files_.Locate(code, [this, weak = std::weak_ptr<bool>(alive_), worker, prepared](absl::StatusOr<transfer::CodeFiles::Located> located) {
     if (weak.expired()) return;
-    auto at = children_.find(worker);
-    if (at == children_.end()) return;
-    if (!at->second.kill_reason.empty()) return Fail(worker, at->second.kill_reason);
-    absl::Status status = located.ok() ? Spawn(worker, at->second, code, *located, gpu_ids) : located.status();
-    if (!status.ok()) Fail(worker, fmt::format("it could not be started: {}", Message(status)));
+    if (!located.ok()) {
+      return Fail(worker, fmt::format("node {} has not the code of its driver: {}", options_.node_name, Message(located.status())), true);
+    }
+    prepared->located = std::move(*located);
+    OnLocated(worker, prepared);
   });
+}
+
+void WorkerProcesses::OnLocated(WorkerId worker, std::shared_ptr<Prepared> prepared) {
+  const std::string uri = prepared->code.working_dir_uri;
+  if (uri.empty()) return OnPrepared(worker, *prepared);
+  packages_.Get(uri, [this, weak = std::weak_ptr<bool>(alive_), worker, prepared, uri](absl::StatusOr<std::string> folder) {
+    if (weak.expired()) return;
+    if (!folder.ok()) {
+      return Fail(worker, fmt::format("node {} cannot set up the working directory {}: {}", options_.node_name, uri, Message(folder.status())), true);
+    }
+    prepared->working_dir = std::move(*folder);
+    OnPrepared(worker, *prepared);
+  });
+}
+
+void WorkerProcesses::OnPrepared(WorkerId worker, const Prepared& prepared) {
+  auto at = children_.find(worker);
+  if (at == children_.end()) return;
+  if (!at->second.kill_reason.empty()) return Fail(worker, at->second.kill_reason);
+  Prepared complete = prepared;
+  if (absl::Status status = CheckFolders(complete); !status.ok()) return Fail(worker, Message(status), true);
+  if (absl::Status status = Spawn(worker, at->second, complete); !status.ok()) {
+    Fail(worker, fmt::format("it could not be started: {}", Message(status)));
+  }
+}
+
+// Says which folder is missing before the loader says it worse.
+absl::Status WorkerProcesses::CheckFolders(Prepared& prepared) const {
+  for (const std::string& folder : prepared.code.library_path) {
+    // A vendor's library folder is part of the host, not of the package.
+    if (!std::filesystem::is_directory(folder)) {
+      return FailedPrecondition("node {} has no library folder {}, which the driver uses", options_.node_name, folder);
+    }
+  }
+  for (const std::string& folder : prepared.code.loader_path) {
+    const bool in_package = folder.empty() || folder[0] != '/';
+    const std::string& root = prepared.working_dir.empty() ? prepared.code.working_dir : prepared.working_dir;
+    std::string path = in_package ? root + "/" + folder : folder;
+    if (!std::filesystem::is_directory(path)) {
+      return FailedPrecondition("node {} has no folder {} of library_path{}", options_.node_name, folder,
+                                !in_package                                     ? ""
+                                : prepared.code.working_dir_uri.empty() ? " in " + root
+                                                                                : " in the working directory " + prepared.code.working_dir_uri);
+    }
+    prepared.loader_path.push_back(std::move(path));
+  }
+  return absl::OkStatus();
 }
 
 std::string WorkerProcesses::SocketPath(WorkerId worker) const { return options_.socket_dir + "/w-" + worker.Hex().substr(0, 16); }
 
-absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const wire::CodePackage& code,
-                                    const transfer::CodeFiles::Located& located, const std::vector<uint32_t>& gpu_ids) {
-  // A vendor library folder is part of the host, not of the package: say which is missing before the loader says it worse.
-  for (const std::string& folder : code.library_path) {
-    if (!std::filesystem::is_directory(folder)) return FailedPrecondition("this node has no library folder {}, which the driver uses", folder);
-  }
+absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const Prepared& prepared) {
+  const wire::CodePackage& code = prepared.code;
+  const transfer::CodeFiles::Located& located = prepared.located;
   std::string base = options_.log_dir + "/worker-" + worker.Hex();
   UniqueFd out(::open((base + ".out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   child.error_log = base + ".err";
@@ -99,7 +146,7 @@ absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const wire::C
   if (options.argv.empty()) options.argv.push_back(options.executable);
   options.env = ChildEnvironment();
   for (const auto& [name, value] : code.env_vars) options.env[name] = value;
-  std::vector<std::string> folders;
+  std::vector<std::string> folders = prepared.loader_path;
   std::set<std::string> known;
   if (located.fetched) folders.push_back(std::filesystem::path(located.paths[0]).parent_path().string());
   for (size_t i = 1; i < located.paths.size(); ++i) folders.push_back(std::filesystem::path(located.paths[i]).parent_path().string());
@@ -111,9 +158,10 @@ absl::Status WorkerProcesses::Spawn(WorkerId worker, Child& child, const wire::C
   std::string& inherited = options.env["LD_LIBRARY_PATH"];
   if (library_path.empty() && inherited.empty()) options.env.erase("LD_LIBRARY_PATH");
   else if (!library_path.empty()) inherited = inherited.empty() ? library_path : library_path + ":" + inherited;
-  options.env["CUDA_VISIBLE_DEVICES"] = GpuDevices(gpu_ids, options_.gpu_devices);
+  options.env["CUDA_VISIBLE_DEVICES"] = GpuDevices(prepared.gpu_ids, options_.gpu_devices);
   options.env[wire::kStartupVariable] = "3";
-  if (std::filesystem::is_directory(code.working_dir)) options.working_dir = code.working_dir;
+  if (!prepared.working_dir.empty()) options.working_dir = prepared.working_dir;
+  else if (std::filesystem::is_directory(code.working_dir)) options.working_dir = code.working_dir;
   options.stdout_fd = out.get();
   options.stderr_fd = err.get();
   options.inherited_fd = read_end.get();
@@ -166,11 +214,11 @@ void WorkerProcesses::OnEnd(WorkerId worker, const ProcessEnd& end) {
   ended_({worker, reason, end.signal != 0 ? -end.signal : end.exit_code, child.mapped().out_of_memory});
 }
 
-void WorkerProcesses::Fail(WorkerId worker, const std::string& reason) {
+void WorkerProcesses::Fail(WorkerId worker, const std::string& reason, bool environment_failed) {
   children_.erase(worker);
   // Not from inside Start, whose caller is in the middle of something.
-  loop_.Post([this, weak = std::weak_ptr<bool>(alive_), worker, reason] {
-    if (!weak.expired()) ended_({worker, reason, -1});
+  loop_.Post([this, weak = std::weak_ptr<bool>(alive_), worker, reason, environment_failed] {
+    if (!weak.expired()) ended_({worker, reason, -1, false, environment_failed});
   });
 }
 

@@ -109,6 +109,8 @@ void WorkerService::OnRequest(const ClientPointer& client, wire::Call call) {
     case Method::kKvDelete: return Forwarded<wire::KvDelete>(std::move(call), [&](const auto& m, auto done) { cluster.KvDelete(m, done); });
     case Method::kKvList: return Forwarded<wire::KvList>(std::move(call), [&](const auto& m, auto done) { cluster.KvList(m, done); });
     case Method::kListNodes: return Forwarded<wire::ListNodes>(std::move(call), [&](const auto&, auto done) { cluster.ListNodes(done); });
+    case Method::kUploadFolder:
+      return Forwarded<wire::UploadFolder>(std::move(call), [&](const auto& m, auto done) { parts_.packages.Upload(m.path, done); });
     case Method::kExplain:
       return Forwarded<wire::Explain>(std::move(call), [&](const auto& m, auto done) { cluster.Explain(m.demand, done); });
     default:

@@ -38,6 +38,7 @@ class WorkerService {
     store::ObjectStore& store;
     transfer::ObjectMover& mover;
     transfer::CodeFiles& code_files;
+    PackageCache& packages;
     ClientTable& clients;
     WorkerPrints& prints;
   };

@@ -91,7 +91,7 @@ void CodeFiles::Locate(const wire::CodePackage& package, Done done) {
         peers_.Get(fetch->package.source_address, [this, weak, fetch](absl::StatusOr<std::shared_ptr<wire::Connection>> source) {
           if (weak.expired()) return;
           if (!source.ok()) {
-            return FinishPackage(fetch->package.id, Annotate(source.status(), "the node with the driver's files"));
+            return FinishPackage(fetch->package.id, Annotate(source.status(), fmt::format("the node at {} with the driver's files", fetch->package.source_address)));
           }
           fetch->source = *source;
           FetchMissing(fetch);
@@ -114,7 +114,9 @@ void CodeFiles::FetchChunk(const std::shared_ptr<Fetch>& fetch) {
   wire::ReadCodeFile request{file.sha256, file.path, fetch->offset, options_.chunk_bytes};
   fetch->source->Request(request, [this, weak = std::weak_ptr<bool>(alive_), fetch](absl::StatusOr<wire::CodeFileChunk> chunk) {
     if (weak.expired()) return;
-    if (!chunk.ok()) return FinishPackage(fetch->package.id, chunk.status());
+    if (!chunk.ok()) {
+      return FinishPackage(fetch->package.id, Annotate(chunk.status(), fmt::format("the node at {} with the driver's files", fetch->package.source_address)));
+    }
     auto problem = std::make_shared<absl::Status>();
     auto finished = std::make_shared<bool>(false);
     auto data = std::make_shared<wire::CodeFileChunk>(std::move(*chunk));

@@ -28,7 +28,7 @@ enum class Method : uint16_t {
   kDeleteObjects = 13, kCreateActor = 14, kResolveActor = 15, kKillActor = 16, kActorExiting = 17, kCreateGroup = 18,
   kWaitGroup = 19, kRemoveGroup = 20, kKvPut = 21, kKvGet = 22, kKvDelete = 23, kKvList = 24, kListNodes = 25, kAbortObject = 26,
   kExplain = 27, kContainsObject = 28, kListActors = 29, kFlushPrints = 34,
-  kReportTasks = 35, kReportMetrics = 36,
+  kReportTasks = 35, kReportMetrics = 36, kUploadFolder = 37,
   // node daemon -> worker
   kBecomeActor = 40, kExitWorker = 41, kLeaseRecalled = 42, kPrepareForJob = 43, kPrinted = 50,
   kFlushReports = 51, kListReferences = 52, kDumpStacks = 53, kObjectMoved = 54,
@@ -77,6 +77,7 @@ struct Demand {
   std::vector<ObjectLocation> locality;                // where the big arguments are
   int32_t priority = 0;                                // higher first, within the job
   bool retriable = true;                               // what it is for can be run again when its worker dies
+  int32_t job_priority = 0;                            // between jobs, higher first
   bool operator==(const Demand&) const = default;
 };
 
@@ -96,13 +97,16 @@ struct CodePackage {
   std::string source_address;                // wire address of the node daemon that has the files
   std::map<std::string, std::string> env_vars;
   std::string working_dir;
+  int32_t job_priority = 0;                  // of what it asks for; no part of the id
+  std::string working_dir_uri;               // of an uploaded package to run in, "gcs://NAME"; empty: working_dir
+  std::vector<std::string> loader_path;      // folders in which the loader looks first; relative ones are the package's
 };
 
 // An error of user code or of the runtime, as it travels in replies and is thrown at the API.
 struct ErrorInfo {
   enum Kind : uint8_t {
     kTask = 0, kActorDied = 1, kObjectLost = 2, kOwnerDied = 3, kOutOfMemory = 4, kCancelled = 5, kUnschedulable = 6,
-    kWorkerDied = 7, kRuntime = 8, kActorUnavailable = 9, kPendingCallsLimit = 10,
+    kWorkerDied = 7, kRuntime = 8, kActorUnavailable = 9, kPendingCallsLimit = 10, kRuntimeEnv = 11,
   };
   Kind kind = kTask;
   std::string message;
@@ -154,7 +158,8 @@ struct LeaseGrant {
   WorkerAddress worker;
   std::vector<uint32_t> gpu_ids;
 };
-// Waits until granted. Errors: UNAVAILABLE (head away), DEADLINE_EXCEEDED with the explanation, CANCELLED, or why it cannot be.
+// Waits until granted. Errors: UNAVAILABLE (head away), DEADLINE_EXCEEDED with the explanation, CANCELLED, NOT_FOUND (what its worker's
+// runtime environment needs), or why it cannot be.
 struct RequestLease {
   static constexpr Method kMethod = Method::kRequestLease;
   using Reply = LeaseGrant;
@@ -310,6 +315,10 @@ struct KvDeleteReply { bool deleted = false; };
 struct KvDelete { static constexpr Method kMethod = Method::kKvDelete; using Reply = KvDeleteReply; std::string ns, key; };
 struct KvListReply { std::vector<std::string> keys; };
 struct KvList { static constexpr Method kMethod = Method::kKvList; using Reply = KvListReply; std::string ns, prefix; };
+
+struct UploadFolderReply { std::string uri; };   // "gcs://NAME"
+// Packs a folder of this host and sends it to the head, unless the head has just that.
+struct UploadFolder { static constexpr Method kMethod = Method::kUploadFolder; using Reply = UploadFolderReply; std::string path; };
 
 struct NodeInfo {
   NodeId node;

@@ -12,6 +12,8 @@
 namespace argosy::wire {
 
 inline constexpr char kStartupVariable[] = "ARGOSY_WORKER";
+// In a submitted job's entrypoint: the package that it runs in, "gcs://NAME"; its workers run in it too.
+inline constexpr char kWorkingDirVariable[] = "ARGOSY_JOB_WORKING_DIR_URI";
 
 struct StartupBlock {
   uint64_t startup_number = 0;   // for RegisterWorker

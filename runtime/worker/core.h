@@ -92,11 +92,19 @@ struct CoreOptions {
   uint64_t lineage_bytes_max = kLineageBytesMax;   // of finished tasks that are kept, so that lost results can be made again
 };
 
+// Of a worker process, beside what the submitter's own has.
+struct RuntimeEnv {
+  std::map<std::string, std::string> env_vars;
+  std::string working_dir_uri;         // "gcs://NAME"; empty: the submitter's
+  std::vector<std::string> loader_path;   // before the submitter's
+  bool IsEmpty() const { return env_vars.empty() && working_dir_uri.empty() && loader_path.empty(); }
+};
+
 struct TaskRequest {
   SharedText function;
   SharedText readable;
   wire::Demand demand;
-  std::map<std::string, std::string> env_vars;          // of its worker, beside the job's
+  RuntimeEnv env;                      // of its worker
   int max_retries = 3;
   absl::Duration deadline = absl::InfiniteDuration();   // to be placed
   uint32_t returns = 1;
@@ -120,7 +128,7 @@ struct OutgoingArgument {
 };
 struct ActorRequest {
   wire::ActorSpec spec;                // without ids, arguments, code, owner and job
-  std::map<std::string, std::string> env_vars;          // as a task's
+  RuntimeEnv env;                      // as a task's
   bool acknowledged = false;           // wait for the head's answer
 };
 
@@ -182,6 +190,10 @@ class Core : public std::enable_shared_from_this<Core> {
     auto done = [&] { return call.done.load(std::memory_order_acquire); };
     return done() || role_.Await(done, deadline);
   }
+  // The package of a folder of this host as it was when it was first asked for: sent to the head then.
+  absl::StatusOr<std::string> PackageOf(const std::string& folder);
+  // Of all that is submitted from now on. Before the first.
+  void UseEnvironment(const RuntimeEnv& env);
   template <class Message>
   absl::StatusOr<typename Message::Reply> CallNode(Message message, absl::Time deadline = absl::InfiniteFuture()) {
     auto call = std::make_shared<NodeCall<typename Message::Reply>>();
@@ -335,8 +347,8 @@ class Core : public std::enable_shared_from_this<Core> {
   template <class Request>
   std::shared_ptr<TaskRecord> NewRecord(const Request& request, PreparedArguments prepared, Returns& handles);
   void Begin(std::shared_ptr<TaskRecord> record);
-  // The job's package with more environment variables: a package of its own, since its workers are others. Null when there are none.
-  CodePointer CodeWith(const std::map<std::string, std::string>& env_vars);
+  // This process's code in another environment: a package of its own, since its workers are others. Null when nothing of it differs.
+  CodePointer CodeWith(const RuntimeEnv& env);
   SubmitMachine::ShapeId ShapeOf(const TaskRecord& record);
   // With the values that are here put in place of their refs.
   std::vector<wire::Argument> FinalArguments(const std::vector<wire::Argument>& arguments);
@@ -459,7 +471,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unique_ptr<async::Timer> tick_;
   absl::Time tick_at_ = absl::InfiniteFuture();
   std::mutex code_mutex_;
-  std::map<std::map<std::string, std::string>, CodePointer> code_with_;   // by the variables
+  std::map<std::string, CodePointer> code_with_;   // by the encoded environment
+  std::map<std::string, std::string> uploaded_;    // folders by their packages
   std::mutex actors_mutex_;                                             // for the pending counters only
   IdMap<ActorId, std::unique_ptr<ActorRecord>> actors_;
   IdMap<ActorId, std::unique_ptr<PendingCalls>> pending_calls_;   // under actors_mutex_

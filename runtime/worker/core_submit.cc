@@ -112,8 +112,9 @@ absl::StatusOr<Returns> Core::SubmitTask(const TaskRequest& request, std::vector
   record->spec.retry_exceptions = request.retry_exceptions;
   record->demand = request.demand;
   record->demand.priority = 0;
+  record->demand.job_priority = options_.code.job_priority;
   record->demand.retriable = request.max_retries != 0;
-  if ((record->code = CodeWith(request.env_vars))) record->spec.code_id = record->code->id;
+  if ((record->code = CodeWith(request.env))) record->spec.code_id = record->code->id;
   record->deadline = request.deadline;
   record->asked.retries_max = request.max_retries;
   record->asked.priority = request.demand.priority;
@@ -130,18 +131,41 @@ absl::StatusOr<Returns> Core::SubmitTask(const TaskRequest& request, std::vector
 }
 
 // Tasks of one shape share leases: those that ask for the same, and whose big arguments lie on the same node.
-Core::CodePointer Core::CodeWith(const std::map<std::string, std::string>& env_vars) {
-  if (env_vars.empty()) return nullptr;
+Core::CodePointer Core::CodeWith(const RuntimeEnv& env) {
+  if (env.IsEmpty()) return nullptr;
   std::lock_guard lock(code_mutex_);
   if (code_with_.size() >= kCodePackagesMax) code_with_.clear();   // one that is asked for again is made again
-  CodePointer& known = code_with_[env_vars];
+  CodePointer& known = code_with_[Encode(env)];
   if (!known) {
     auto code = std::make_shared<wire::CodePackage>(options_.code);
-    for (const auto& [name, value] : env_vars) code->env_vars[name] = value;
-    code->id = wire::Sha256Hex(options_.code.id + Encode(code->env_vars));
+    for (const auto& [name, value] : env.env_vars) code->env_vars[name] = value;
+    // Relative folders of the library path are those of the package: another package has its own.
+    if (!env.working_dir_uri.empty()) {
+      code->working_dir_uri = env.working_dir_uri;
+      std::erase_if(code->loader_path, [](const std::string& folder) { return folder.empty() || folder[0] != '/'; });
+    }
+    code->loader_path.insert(code->loader_path.begin(), env.loader_path.begin(), env.loader_path.end());
+    code->id = wire::Sha256Hex(options_.code.id + Encode(code->env_vars) + Encode(code->working_dir_uri) + Encode(code->loader_path));
     known = std::move(code);
   }
   return known;
+}
+
+absl::StatusOr<std::string> Core::PackageOf(const std::string& folder) {
+  {
+    std::lock_guard lock(code_mutex_);
+    if (auto at = uploaded_.find(folder); at != uploaded_.end()) return at->second;
+  }
+  wire::UploadFolder message;
+  message.path = folder;
+  ARGOSY_ASSIGN_OR_RETURN(wire::UploadFolderReply reply, CallNode(message));
+  std::lock_guard lock(code_mutex_);
+  if (uploaded_.size() >= kCodePackagesMax) uploaded_.clear();
+  return uploaded_[folder] = reply.uri;
+}
+
+void Core::UseEnvironment(const RuntimeEnv& env) {
+  if (CodePointer code = CodeWith(env)) options_.code = *code;
 }
 
 SubmitMachine::ShapeId Core::ShapeOf(const TaskRecord& record) {
@@ -244,7 +268,9 @@ void Core::RequestLease(const SubmitMachine::Request& request) {
     } else if (absl::IsCancelled(grant.status())) {
       submit_.Denied(number, std::nullopt, absl::Now(), effects);
     } else {
-      submit_.Denied(number, FromStatus(grant.status()), absl::Now(), effects);
+      ErrorInfo error = FromStatus(grant.status());
+      if (absl::IsNotFound(grant.status())) error.kind = ErrorInfo::kRuntimeEnv;
+      submit_.Denied(number, std::move(error), absl::Now(), effects);
     }
     Apply(std::move(effects));
   });
@@ -419,8 +445,9 @@ absl::StatusOr<ActorId> Core::CreateActor(ActorRequest request, std::vector<Outg
   spec.actor = ActorId::Random();
   spec.owner = address_;
   spec.job = node_.job;
-  CodePointer code = CodeWith(request.env_vars);
+  CodePointer code = CodeWith(request.env);
   spec.code = code ? *code : options_.code;
+  spec.placement.job_priority = options_.code.job_priority;
   if (spec.ns.empty()) spec.ns = node_.ns;
   PendingCalls& pending = PendingOf(spec.actor);
   pending.max = spec.max_pending_calls;

@@ -1,8 +1,11 @@
 // What needs more than one node, or exactly one.
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <initializer_list>
 #include <numeric>
@@ -12,6 +15,7 @@
 #include <argosy/argosy.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace std::chrono_literals;
 
@@ -72,7 +76,118 @@ class Peer {
   }
 };
 
+// What a worker finds in its environment.
+struct Surroundings {
+  std::string node;
+  int pid = 0;
+  std::string word;    // in word.txt of the working directory
+  int number = 0;      // of the library that is found by name; 0: none
+};
+Surroundings LookAround() {
+  Surroundings seen{WhereAmI(), ::getpid()};
+  std::ifstream("word.txt") >> seen.word;
+  if (void* library = ::dlopen("libargosy_test_number.so", RTLD_NOW | RTLD_LOCAL)) {
+    seen.number = reinterpret_cast<int (*)()>(::dlsym(library, "ArgosyTestNumber"))();
+    ::dlclose(library);
+  }
+  return seen;
+}
+Surroundings LookAroundBelow() { return argosy::Get(argosy::Task<LookAround>({.resources = {{"CPU", 1}, {"second", 1}}}).Submit(), 60s); }
+class Resident {
+ public:
+  Surroundings Looks() { return LookAround(); }
+};
+
+// A folder to run in: a word, and a library in lib/.
+void Furnish(const std::filesystem::path& folder, const std::string& word) {
+  std::filesystem::create_directories(folder / "lib");
+  std::ofstream(folder / "word.txt") << word;
+  std::filesystem::copy_file(ARGOSY_TEST_LIBRARY, folder / "lib" / "libargosy_test_number.so");
+}
+
+template <class Error>
+std::string TextOf(const std::function<void()>& use) {
+  try {
+    use();
+  } catch (const Error& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another kind of error: ") + error.what();
+  }
+  return "no error";
+}
+
 }  // namespace
+
+TEST_CASE("Runtime environment: a task or actor runs in the package of a folder, on every node, and its loader finds what is there", "[three]") {
+  argosy::testing::TemporaryFolder folder;
+  const std::string one = folder.path() + "/one", two = folder.path() + "/two";
+  Furnish(one, "first");
+  Furnish(two, "second");
+  for (const char* node : {"second", "third"}) {
+    argosy::TaskOptions options{.resources = {{"CPU", 1}, {node, 1}}};
+    Surroundings plain = argosy::Get(argosy::Task<LookAround>(options).Submit(), 60s);
+    CHECK(plain.word.empty());
+    CHECK(plain.number == 0);
+    options.working_dir = one;
+    Surroundings seen = argosy::Get(argosy::Task<LookAround>(options).Submit(), 60s);
+    CHECK(seen.node == node);
+    CHECK(seen.word == "first");
+    CHECK(seen.number == 0);
+    CHECK(seen.pid != plain.pid);
+    // The same environment: the same worker. Another: another.
+    CHECK(argosy::Get(argosy::Task<LookAround>(options).Submit(), 60s).pid == seen.pid);
+    options.library_path = {"lib"};
+    Surroundings with_library = argosy::Get(argosy::Task<LookAround>(options).Submit(), 60s);
+    CHECK(with_library.word == "first");
+    CHECK(with_library.number == 42);
+    CHECK(with_library.pid != seen.pid);
+    options.working_dir.clear();
+    options.library_path = {two + "/lib"};   // of the host
+    Surroundings elsewhere = argosy::Get(argosy::Task<LookAround>(options).Submit(), 60s);
+    CHECK(elsewhere.word.empty());
+    CHECK(elsewhere.number == 42);
+  }
+  // What a task submits runs where it does, but for what says otherwise.
+  argosy::TaskOptions below{.resources = {{"CPU", 1}, {"third", 1}}, .working_dir = two, .library_path = {"lib"}};
+  Surroundings inner = argosy::Get(argosy::Task<LookAroundBelow>(below).Submit(), 60s);
+  CHECK(inner.node == "second");
+  CHECK(inner.word == "second");
+  CHECK(inner.number == 42);
+  argosy::Actor<Resident> resident = argosy::Spawn<Resident>({.resources = {{"third", 1}}, .working_dir = two, .library_path = {"lib"}});
+  Surroundings of_actor = argosy::Get(resident.Call<&Resident::Looks>(), 60s);
+  CHECK(of_actor.node == "third");
+  CHECK(of_actor.word == "second");
+  CHECK(of_actor.number == 42);
+  argosy::Kill(resident);
+}
+
+TEST_CASE("Runtime environment: what is not there is a typed error that names the node and what it misses", "[three]") {
+  const char* package = "gcs://_ray_pkg_0123456789abcdef.zip";
+  argosy::TaskOptions options{.resources = {{"CPU", 1}, {"second", 1}}, .working_dir = package};
+  std::string text = TextOf<argosy::RuntimeEnvError>([&] { argosy::Get(argosy::Task<LookAround>(options).Submit(), 60s); });
+  INFO(text);
+  CHECK(text.find("node second cannot set up the working directory gcs://_ray_pkg_0123456789abcdef.zip: the head at ") != std::string::npos);
+  CHECK(text.find("package _ray_pkg_0123456789abcdef.zip does not exist") != std::string::npos);
+  std::string of_actor = TextOf<argosy::ActorDiedError>([&] {
+    argosy::Actor<Resident> resident = argosy::Spawn<Resident>({.resources = {{"second", 1}}, .working_dir = package});
+    argosy::Get(resident.Call<&Resident::Looks>(), 60s);
+  });
+  INFO(of_actor);
+  CHECK(of_actor.find("node second cannot set up the working directory gcs://_ray_pkg_0123456789abcdef.zip") != std::string::npos);
+  std::string no_folder = TextOf<argosy::RuntimeEnvError>([&] { argosy::Task<LookAround>({.working_dir = "/no/such/folder"}).Submit(); });
+  INFO(no_folder);
+  CHECK(no_folder.find("working_dir /no/such/folder: working directory /no/such/folder: No such file") != std::string::npos);
+  options.working_dir.clear();
+  options.library_path = {"/no/such/libraries"};
+  std::string no_libraries = TextOf<argosy::RuntimeEnvError>([&] { argosy::Get(argosy::Task<LookAround>(options).Submit(), 60s); });
+  INFO(no_libraries);
+  CHECK(no_libraries.find("node second has no folder /no/such/libraries of library_path") != std::string::npos);
+  CHECK_THROWS_WITH(argosy::Task<LookAround>({.working_dir = "s3://bucket"}).Submit(),
+                    "working_dir is \"s3://bucket\"; it must be a folder, or the gcs://NAME of an uploaded package");
+  CHECK_THROWS_WITH(argosy::Task<LookAround>({.library_path = {"a:b"}}).Submit(),
+                    "library_path: \"a:b\" cannot be a folder of it; it must have characters, and no ':' among them");
+}
 
 TEST_CASE("Cluster: three nodes are listed with what they have", "[three]") {
   std::map<std::string, argosy::Node> nodes;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <stdexcept>
 #include <string>
@@ -49,6 +50,14 @@ int Square(int x) {
 }
 int Throws(std::string text) { throw std::runtime_error(text); }
 std::string Big(int bytes) { return std::string(static_cast<size_t>(bytes), 'b'); }
+// One line in a file for each task that ran, in the order in which they ran.
+int Work(std::string path, std::string line, int millis) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(millis));
+  FILE* file = std::fopen(path.c_str(), "a");
+  std::fprintf(file, "%s\n", line.c_str());
+  std::fclose(file);
+  return 0;
+}
 int Needs(std::string, int) { return 0; }
 
 int Counts(int rows) {
@@ -127,6 +136,24 @@ void HoldGroup(const std::string& until) {
   argosy::Remove(group);
 }
 
+void WorkInOrder(const std::string& path, const std::string& line, int count, int millis) {
+  std::vector<argosy::ObjectRef<int>> done;
+  for (int i = 0; i < count; ++i) done.push_back(argosy::Task<Work>().Submit(path, line, millis));
+  argosy::Get(done);
+}
+
+std::string ReadsHere(std::string name) {
+  std::ifstream file(name);
+  std::string words;
+  std::getline(file, words);
+  return argosy::GetRuntimeContext().node_name + " reads " + words;
+}
+void ReadsEverywhere(const std::string& name) {
+  for (argosy::Resources resources : {argosy::Resources{{"CPU", 1}}, argosy::Resources{{"CPU", 1}, {"away", 1}}}) {
+    std::printf("%s\n", argosy::Get(argosy::Task<ReadsHere>({.resources = resources}).Submit(name)).c_str());
+  }
+}
+
 void Trace() {
   argosy::SetTraceParent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
   std::printf("trace %s\n", argosy::Get(argosy::Task<Outer>().Submit()).c_str());
@@ -170,6 +197,8 @@ int main(int argc, char** argv) {
   if (what == "trace") Trace();
   if (what == "hold") Hold(argv[2]);
   if (what == "group") HoldGroup(argv[2]);
+  if (what == "work") WorkInOrder(argv[2], argv[3], std::atoi(argv[4]), std::atoi(argv[5]));
+  if (what == "reads") ReadsEverywhere(argv[2]);
   if (what == "flood") argosy::Get(argosy::Task<Flood>().Submit(std::atoi(argv[2])));
   std::puts("done");
   return 0;

@@ -172,17 +172,28 @@ TEST_CASE("LeaseMachine: a rejoined node gets unanswered grants again and forget
   CHECK(machine.size() == 1);
 }
 
+TEST_CASE("LeaseMachine: a lease that its holder returned at the node is gone, and the node's report has what it held") {
+  LeaseMachine machine = Held();
+  CHECK(machine.Step(LeaseEndedAtNode{NodeId::FromNumber(99), kLease}, kT0).empty());   // not that node's
+  CHECK(machine.size() == 1);
+  CHECK(machine.Step(LeaseEndedAtNode{kNode, kLease}, kT0).empty());
+  CHECK(machine.size() == 0);
+  // It would be recalled for ever in place of those that are held.
+  CHECK(machine.Recall({*ResourceSet::FromMap({{"CPU", 1}}), {}, {}}, {JobId::FromNumber(8)}, 0, {{kNode, ResourceSet()}}, absl::Seconds(1), kT0).empty());
+}
+
 TEST_CASE("LeaseMachine: recall asks for as much as the waiting demand needs, once a period, and never for its own shape") {
   LeaseMachine machine = Held();
   scheduler::Shape two{*ResourceSet::FromMap({{"CPU", 1}}), {}, {}};
   std::vector<LeaseMachine::RecallNode> nodes{{kNode, ResourceSet()}};
-  CHECK(machine.Recall(two, {kJob}, nodes, absl::Seconds(1), kT0).empty());                    // same job, same shape
-  CHECK(machine.Recall({*ResourceSet::FromMap({{"CPU", 5}}), {}, {}}, {kJob}, nodes, absl::Seconds(1), kT0).empty());   // would not suffice
-  auto effects = machine.Recall(two, {JobId::FromNumber(8)}, nodes, absl::Seconds(1), kT0);
+  CHECK(machine.Recall(two, {kJob}, 0, nodes, absl::Seconds(1), kT0).empty());                    // same job, same shape
+  CHECK(machine.Recall({*ResourceSet::FromMap({{"CPU", 5}}), {}, {}}, {kJob}, 0, nodes, absl::Seconds(1), kT0).empty());   // would not suffice
+  CHECK(machine.Recall(two, {JobId::FromNumber(8)}, -1, nodes, absl::Seconds(1), kT0).empty());   // a job of less priority
+  auto effects = machine.Recall(two, {JobId::FromNumber(8)}, 0, nodes, absl::Seconds(1), kT0);
   REQUIRE(effects.size() == 1);
   CHECK(Find<SendRecall>(effects)->lease == kLease);
-  CHECK(machine.Recall(two, {JobId::FromNumber(8)}, nodes, absl::Seconds(1), kT0 + absl::Milliseconds(999)).empty());
-  CHECK(machine.Recall(two, {JobId::FromNumber(8)}, nodes, absl::Seconds(1), kT0 + absl::Seconds(1)).size() == 1);
+  CHECK(machine.Recall(two, {JobId::FromNumber(8)}, 0, nodes, absl::Seconds(1), kT0 + absl::Milliseconds(999)).empty());
+  CHECK(machine.Recall(two, {JobId::FromNumber(8)}, 0, nodes, absl::Seconds(1), kT0 + absl::Seconds(1)).size() == 1);
 }
 
 }  // namespace

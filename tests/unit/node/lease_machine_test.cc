@@ -169,6 +169,38 @@ TEST_CASE("LeaseMachine: what becomes free goes to jobs as their requests came, 
   REQUIRE(order == std::vector<std::string>{"two", "one", "theirs"});
 }
 
+TEST_CASE("LeaseMachine: what becomes free goes to the job of the highest priority, and a lease is not recalled for one of less") {
+  Machine m({{"CPU", 1}});
+  const JobId other = JobId::FromNumber(2);
+  auto ask = [&](const char* id, int job_priority) {
+    LeaseAsked asked = m.Ask(id, {{"CPU", 1}}, WorkerId::FromNumber(1001), other);
+    asked.parsed.job_priority = job_priority;
+    return asked;
+  };
+  m.Step(HeadSet{true});
+  wire::LeaseGrant lease = m.Granted(m.Ask("a"));
+  m.Step(m.Ask("older"));
+  m.Step(ask("urgent", 3));
+  m.Step(ContendedSet{true, 3});
+  REQUIRE(m.Of<TellRecalled>().size() == 2);   // its holder and its worker
+  m.Step(ContendedSet{false});
+  m.Step(LeaseReturned{lease.lease});
+  REQUIRE(m.One<WithdrawForwarded>().request_id == "urgent");
+  m.Register(m.One<SpawnWorker>().worker);
+  lease = *m.One<AnswerRequest>().grant;
+  m.Step(ContendedSet{true, 2});
+  REQUIRE(m.Of<TellRecalled>().empty());
+  m.Step(ContendedSet{true, 3});
+  REQUIRE(m.Of<TellRecalled>().size() == 2);
+  // Without a head too.
+  m.Step(HeadSet{false});
+  m.Step(ForwardAnswered{"older", absl::UnavailableError("the head is away")});
+  m.Step(ask("last", -1));
+  m.Step(ask("first", 3));
+  m.Step(LeaseReturned{lease.lease});
+  REQUIRE(m.One<AnswerRequest>().request_id == "first");
+}
+
 TEST_CASE("LeaseMachine: on a contended node what becomes free waits for the head") {
   Machine m;
   m.Step(HeadSet{true});
@@ -242,6 +274,21 @@ TEST_CASE("LeaseMachine: a grant of the head is answered once, a repeat gets the
   REQUIRE_FALSE(m.One<AnswerHead>().result.granted);
   REQUIRE(m.One<AnswerHead>().result.refusal == "no room");
   REQUIRE(m.One<AnswerHead>().result.retry_elsewhere);
+}
+
+TEST_CASE("LeaseMachine: the head is told of its leases that were returned here, once") {
+  Machine m;
+  m.Step(HeadSet{true});
+  LeaseAsked asked = m.Ask("a");
+  GrantLease grant{.request_id = 7, .lease = LeaseId::FromNumber(70), .job = kJob, .demand = asked.demand, .code = asked.code, .holder = kDriver};
+  m.Step(HeadGrants{grant, asked.parsed, WorkerId::FromNumber(71)});
+  m.Register(WorkerId::FromNumber(71));
+  wire::LeaseGrant own = m.Granted(m.Ask("b"));
+  m.Step(LeaseReturned{own.lease});
+  REQUIRE(m.machine.TakeEnded().empty());
+  m.Step(LeaseReturned{grant.lease});
+  REQUIRE(m.machine.TakeEnded() == std::vector<LeaseId>{grant.lease});
+  REQUIRE(m.machine.TakeEnded().empty());
 }
 
 TEST_CASE("LeaseMachine: a blocked worker lends its CPU and takes it back") {

@@ -19,9 +19,13 @@ wire::MemoryWorker Worker(uint64_t id, uint64_t job, uint64_t bytes, int64_t sin
 struct Host {
   Host() {
     std::filesystem::create_directories(folder / "proc/pressure");
+    std::filesystem::create_directories(folder / "proc/self");
     std::filesystem::create_directories(folder / "cgroup/memory");
   }
-  void Write(const std::string& name, const std::string& text) { std::ofstream(folder / name) << text; }
+  void Write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
+    std::ofstream(folder / name) << text;
+  }
   MemoryReader reader() const { return MemoryReader(folder / "proc", folder / "cgroup"); }
 
   testing::TemporaryFolder folder;
@@ -62,6 +66,67 @@ TEST_CASE("Memory: a control group with less than the host counts when it is nea
   // None: as it is written where there is none.
   host.Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   CHECK(host.reader().Read()->share() == Approx(0.5));
+}
+
+TEST_CASE("Memory: a limit of a control group around this process's own holds too, the one nearest to its end is named") {
+  Host host;
+  constexpr uint64_t kGiB = 1ull << 30;
+  host.Write("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n");
+  auto group = [&](const std::string& path, const std::string& limit, uint64_t used) {
+    host.Write("cgroup/" + path + "/memory.max", limit + "\n");
+    host.Write("cgroup/" + path + "/memory.current", std::to_string(used) + "\n");
+  };
+  // As systemd makes it: MemoryMax of a slice, none of the service in it.
+  host.Write("proc/self/cgroup", "0::/work.slice/argosy.service/daemon\n");
+  group("work.slice/argosy.service/daemon", "max", kGiB);
+  group("work.slice/argosy.service", "max", kGiB);
+  group("work.slice", std::to_string(4 * kGiB), 3 * kGiB);
+  group("other.slice", std::to_string(kGiB), kGiB);
+  HostMemory memory = *host.reader().Read();
+  CHECK(memory.group_limit == 4 * kGiB);
+  CHECK(memory.group == "/work.slice");
+  CHECK(memory.share() == Approx(0.75));
+  CHECK(memory.available == kGiB);
+  CHECK(memory.ToString() == "3.0 GiB of the control group /work.slice's 4.0 GiB (75.0%)");
+  // The service's own is nearer to its end, the slice has less left.
+  group("work.slice/argosy.service", std::to_string(2 * kGiB), kGiB * 9 / 5);
+  group("work.slice", std::to_string(8 * kGiB), 8 * kGiB - kGiB / 10);
+  memory = *host.reader().Read();
+  CHECK(memory.group == "/work.slice");
+  CHECK(memory.available == kGiB / 10);
+  group("work.slice", std::to_string(8 * kGiB), 4 * kGiB);
+  memory = *host.reader().Read();
+  CHECK(memory.group == "/work.slice/argosy.service");
+  CHECK(memory.available == 2 * kGiB - kGiB * 9 / 5);
+  // What the kernel can drop at once is not in use.
+  host.Write("cgroup/work.slice/argosy.service/memory.stat", "anon 1\ninactive_file 966367641\n");
+  CHECK(host.reader().Read()->share() == Approx(0.5));
+  // The host is shorter than any group: nothing else is lost.
+  host.Write("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 1024 kB\n");
+  CHECK(host.reader().Read()->available == 1 << 20);
+
+  // Version 1, with controllers together, and the unified hierarchy beside it.
+  Host old;
+  old.Write("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n");
+  old.Write("proc/self/cgroup", "9:name=systemd:/elsewhere\n4:cpu,memory:/docker/box\n0::/elsewhere\n");
+  old.Write("cgroup/memory/docker/box/memory.limit_in_bytes", "9223372036854771712\n");
+  old.Write("cgroup/memory/docker/box/memory.usage_in_bytes", "1\n");
+  old.Write("cgroup/memory/docker/memory.limit_in_bytes", std::to_string(2 * kGiB));
+  old.Write("cgroup/memory/docker/memory.usage_in_bytes", std::to_string(kGiB));
+  CHECK(old.reader().Read()->group == "/docker");
+  CHECK(old.reader().Read()->available == kGiB);
+  old.Write("cgroup/unified/elsewhere/memory.max", std::to_string(kGiB));
+  old.Write("cgroup/unified/elsewhere/memory.current", std::to_string(kGiB));
+  CHECK(old.reader().Read()->group == "/elsewhere");
+  // A path that is not below this root (another namespace's) leaves the root's own.
+  for (const char* path : {"0::/../../outside\n", "0::/not/here\n"}) {
+    Host inside;
+    inside.Write("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n");
+    inside.Write("proc/self/cgroup", path);
+    inside.Write("cgroup/memory.max", std::to_string(kGiB));
+    inside.Write("cgroup/memory.current", std::to_string(kGiB / 2));
+    CHECK(inside.reader().Read()->available == kGiB / 2);
+  }
 }
 
 TEST_CASE("Memory: what a process has for itself is read from the real /proc") {

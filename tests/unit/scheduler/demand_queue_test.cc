@@ -46,6 +46,30 @@ TEST_CASE("DemandQueue: priority goes first within a job") {
   CHECK(ServedIds(queue, kAlways) == std::vector<uint64_t>{2, 1});
 }
 
+TEST_CASE("DemandQueue: jobs of a higher priority come first, equal ones take turns, and what they cannot use goes to the others") {
+  DemandQueue queue;
+  auto want = [&](uint64_t id, JobId job, int job_priority, std::map<std::string, double> amounts = {{"CPU", 1}}) {
+    DemandQueue::Request request = Want(id, job, amounts);
+    request.job_priority = job_priority;
+    request.priority = static_cast<int>(id);   // of its tasks: says nothing between jobs
+    REQUIRE(queue.Add(request).ok());
+  };
+  want(902, J(1), -5);
+  want(901, J(1), -5);
+  for (uint64_t id : {12, 11}) want(id, J(2), 3);
+  for (uint64_t id : {22, 21}) want(id, J(3), 3);
+  want(1, J(4), 7);
+  want(2, J(4), 7, {{"GPU", 1}});
+  auto no_gpu = [](const Demand& demand) { return demand.resources.Get(kGpu).IsZero() ? std::optional(N(1)) : std::nullopt; };
+  CHECK(ServedIds(queue, no_gpu) == std::vector<uint64_t>{1, 12, 22, 11, 21, 902, 901});
+  // What is refused keeps its place, and a job's priority grows with what it asks for.
+  want(500, J(1), 0);
+  want(501, J(5), 0);
+  want(502, J(1), 8);
+  CHECK(ServedIds(queue, kAlways) == std::vector<uint64_t>{502, 500, 2, 501});
+  CHECK(queue.size() == 0);
+}
+
 TEST_CASE("DemandQueue: a shape that cannot be placed is asked once a pass and does not hold up others") {
   DemandQueue queue;
   for (uint64_t id = 1; id <= 50; ++id) REQUIRE(queue.Add(Want(id, J(id % 3), {{"GPU", 1}})).ok());

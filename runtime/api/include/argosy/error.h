@@ -46,6 +46,9 @@ class GetTimeoutError : public Error { public: using Error::Error; };
 class CancelledError : public Error { public: using Error::Error; };
 // No node can run it, or none could before its deadline; the text is the scheduler's explanation.
 class UnschedulableError : public Error { public: using Error::Error; };
+// The worker's environment cannot be set up: the package of its working directory, a folder of its library path or the driver's program is
+// not to be had on the node that the text names.
+class RuntimeEnvError : public Error { public: using Error::Error; };
 // A name, key or actor that is not there.
 class NotFoundError : public Error { public: using Error::Error; };
 // The runtime could not do what was asked: no cluster, a bad option, a value that cannot be encoded.

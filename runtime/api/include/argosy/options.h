@@ -55,6 +55,8 @@ struct TaskOptions {
   // Of the worker process, beside the job's, and of the workers of what the task submits. Workers are shared among tasks with the same ones.
   // Not set in local mode.
   std::map<std::string, std::string> env_vars;
+  std::string working_dir;                 // where it runs: a folder of this host, or the "gcs://NAME" of an uploaded one
+  std::vector<std::string> library_path;   // folders in which its loader looks first; relative ones are of the working directory
 };
 
 // Threads of an actor for some of its methods: {.name = "io", .max_concurrency = 2, .methods = argosy::Methods<&Store::Read, &Store::Write>()}.
@@ -83,6 +85,8 @@ struct ActorOptions {
   int priority = 0;                        // as of tasks, while it waits to be placed
   Timeout deadline;                        // to be placed and constructed
   std::map<std::string, std::string> env_vars;   // of its process, as a task's
+  std::string working_dir;
+  std::vector<std::string> library_path;
 };
 
 struct CallOptions {
@@ -95,7 +99,12 @@ struct ConnectOptions {
   std::string address;                     // "host:port" of the head; else ARGOSY_ADDRESS; else a local cluster is started
   std::string ns;                          // of named actors; a random one when empty
   std::map<std::string, std::string> env_vars;   // set in this job's workers
+  std::string working_dir;                 // where they run, as a task's; empty: where this process does
+  std::vector<std::string> library_path;   // and where their loader looks first
   std::optional<double> num_cpus;          // of a local cluster; the machine's when not given
+  // Of this job among the jobs that wait for the same nodes: higher ones first, equal ones in turns. From -1000 to 1000. Not given:
+  // ARGOSY_JOB_PRIORITY, which `argosy job submit --priority` sets; else 0.
+  std::optional<int> priority;
   // What this job's tasks and actors print appears here, each line after who printed it. Also off: ARGOSY_LOG_TO_DRIVER=0.
   bool log_to_driver = true;
   // What this process keeps of finished tasks, so that their results can be made again when the node that has them is lost.

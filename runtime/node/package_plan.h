@@ -1,6 +1,6 @@
 #pragma once
 
-// A working directory as the zip file that a job's node unpacks.
+// A working directory as the zip file that nodes unpack.
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace argosy::cli {
+namespace argosy::node {
 
 struct PackageEntry {
   std::string name;   // relative, with '/'
@@ -34,4 +34,4 @@ absl::Status WritePackage(const PackagePlan& plan, const std::string& zip_path);
 // True when `name` (relative to the folder of the .gitignore) is matched by its lines; later lines win, '!' takes back.
 bool IsIgnored(const std::vector<std::string>& lines, const std::string& name, bool is_directory, bool before);
 
-}  // namespace argosy::cli
+}  // namespace argosy::node

@@ -1,7 +1,6 @@
-#include "cli/job_package.h"
+#include "runtime/node/package_plan.h"
 
 #include <fnmatch.h>
-#include <openssl/evp.h>
 #include <zip.h>
 
 #include <algorithm>
@@ -12,8 +11,9 @@
 
 #include "runtime/base/id.h"
 #include "runtime/base/status.h"
+#include "runtime/wire/sha256.h"
 
-namespace argosy::cli {
+namespace argosy::node {
 namespace fs = std::filesystem;
 namespace {
 
@@ -128,22 +128,18 @@ class Planner {
 
 // sha256 over each entry's name, mode, size and content, in the order of the names.
 absl::StatusOr<std::string> HashEntries(const std::vector<PackageEntry>& entries) {
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-  EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr);
+  wire::Sha256 digest;
   std::string piece(256 << 10, '\0');
   for (const PackageEntry& entry : entries) {
-    std::string head = fmt::format("{}\n{:o}\n{}\n", entry.name, entry.mode, entry.size);
-    EVP_DigestUpdate(digest.get(), head.data(), head.size());
+    digest.Update(fmt::format("{}\n{:o}\n{}\n", entry.name, entry.mode, entry.size));
     std::ifstream file(entry.path, std::ios::binary);
     if (!file) return ErrnoStatus(errno, entry.path);
     while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())), file.gcount() > 0) {
-      EVP_DigestUpdate(digest.get(), piece.data(), static_cast<size_t>(file.gcount()));
+      digest.Update(std::string_view(piece.data(), static_cast<size_t>(file.gcount())));
     }
   }
-  unsigned char hash[EVP_MAX_MD_SIZE];
-  unsigned size = 0;
-  EVP_DigestFinal_ex(digest.get(), hash, &size);
-  return internal::ToHex(hash, 8);
+  std::string hash = digest.Finish();
+  return internal::ToHex(reinterpret_cast<const unsigned char*>(hash.data()), 8);
 }
 
 }  // namespace
@@ -200,4 +196,4 @@ absl::Status WritePackage(const PackagePlan& plan, const std::string& zip_path) 
   return absl::OkStatus();
 }
 
-}  // namespace argosy::cli
+}  // namespace argosy::node

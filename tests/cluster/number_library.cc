@@ -1,0 +1,1 @@
+extern "C" int ArgosyTestNumber() { return 42; }
