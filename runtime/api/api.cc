@@ -75,6 +75,7 @@ worker::RuntimeEnv EnvironmentOf(worker::Core& core, const std::map<std::string,
   std::error_code error;
   std::string folder = std::filesystem::absolute(working_dir, error).string();
   absl::StatusOr<std::string> uri = core.PackageOf(folder);
+  if (absl::IsAborted(uri.status())) Throw(uri.status());
   if (!uri.ok()) throw RuntimeEnvError(fmt::format("working_dir {}: {}", working_dir, Message(uri.status())));
   env.working_dir_uri = std::move(*uri);
   return env;
@@ -148,6 +149,7 @@ void Throw(const wire::ErrorInfo& error) {
     case wire::ErrorInfo::kActorUnavailable: throw ActorUnavailableError(text);
     case wire::ErrorInfo::kPendingCallsLimit: throw PendingCallsLimitError(text);
     case wire::ErrorInfo::kRuntimeEnv: throw RuntimeEnvError(text);
+    case wire::ErrorInfo::kNodeDied: throw NodeDiedError(text);
   }
   throw RuntimeError(text);
 }
@@ -160,6 +162,7 @@ void Throw(const absl::Status& status) {
     case absl::StatusCode::kCancelled: throw CancelledError(text);
     case absl::StatusCode::kResourceExhausted: throw OutOfMemoryError(text);
     case absl::StatusCode::kOutOfRange: throw PendingCallsLimitError(text);
+    case absl::StatusCode::kAborted: throw NodeDiedError(text);
     default: throw RuntimeError(text);
   }
 }

@@ -367,6 +367,7 @@ v1::HeadMessage ToWire(const ToNode& message) {
             wire.mutable_job_log_ack()->set_end(m.end);
           },
           [&](const JobExitAck& m) { wire.mutable_job_exit_ack()->set_submission_id(m.submission_id); },
+          [&](const OtherNodeLost& m) { wire.mutable_other_node_lost()->set_node_id(IdToWire(m.node)); },
           [&](const NodeContended& m) {
             wire.mutable_contended()->set_contended(m.contended);
             wire.mutable_contended()->set_job_priority(m.job_priority);

@@ -24,7 +24,7 @@ constexpr size_t kContendedShapesMax = 100;
 bool IsEnding(const ToNode& message) {
   // Not ReturnBundles: a node that rejoins says what it holds, and the same bundle may have been placed there again since.
   return std::holds_alternative<ReleaseLease>(message) || std::holds_alternative<StopActor>(message) ||
-         std::holds_alternative<JobEnded>(message) || std::holds_alternative<head::StopJob>(message);
+         std::holds_alternative<JobEnded>(message) || std::holds_alternative<head::StopJob>(message) || std::holds_alternative<OtherNodeLost>(message);
 }
 
 // What the journal keeps of a node.
@@ -249,6 +249,7 @@ void HeadCore::LoseNode(NodeId id) {
     if (driver.driver.node == id) ended.push_back(job);
   }
   for (JobId job : ended) EndJob(job, fmt::format("the driver's node {} was lost: {}", name, reason));
+  Broadcast(OtherNodeLost{id});
   for (NodeId gone : nodes_.TrimLost()) {
     (void)view_.RemoveNode(gone);
     journal_.Write({{"node", std::string(gone.Bytes()), "", true}});

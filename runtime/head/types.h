@@ -143,6 +143,7 @@ struct StopJob { std::string submission_id; double grace_seconds = 0; };
 struct JobLogAck { std::string submission_id; uint64_t end = 0; };
 struct JobExitAck { std::string submission_id; };
 struct NodeContended { bool contended = false; int job_priority = 0; };
+struct OtherNodeLost { NodeId node; };
 struct PrintsFlushed { JobId job; };
 struct MutePrints { JobId job; };
 struct DrainNode { std::string reason; double deadline_seconds = 0; bool undo = false; };
@@ -150,6 +151,6 @@ struct AskNode { uint64_t number = 0; NodeQuestion question; };
 
 using ToNode = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundles, CommitBundles, ReturnBundles, StartActor,
                             StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, CarriedPrints, PrintsFlushed, MutePrints,
-                            AskNode, DrainNode>;
+                            AskNode, DrainNode, OtherNodeLost>;
 
 }  // namespace argosy::head

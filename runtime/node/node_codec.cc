@@ -286,6 +286,7 @@ absl::StatusOr<FromHead> FromProto(const v1::HeadMessage& message) {
     case Case::kStopJob: return StopJob{message.stop_job().submission_id(), message.stop_job().grace_seconds()};
     case Case::kJobLogAck: return JobLogAck{message.job_log_ack().submission_id(), message.job_log_ack().end()};
     case Case::kJobExitAck: return JobExitAck{message.job_exit_ack().submission_id()};
+    case Case::kOtherNodeLost: return OtherNodeLost{IdFrom<NodeId>(message.other_node_lost().node_id())};
     case Case::kContended: return NodeContended{message.contended().contended(), message.contended().job_priority()};
     case Case::kJobPrints: {
       ARGOSY_ASSIGN_OR_RETURN(JobPrints prints, Decode<JobPrints>(message.job_prints().body()));

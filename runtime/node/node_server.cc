@@ -449,6 +449,7 @@ void NodeServer::Impl::OnMessage(FromHead message) {
     }
     void operator()(const StartActor& m) { impl.leases->OnMessage(m); }
     void operator()(const StopActor& m) { impl.leases->Step(ActorStopAsked{m}); }
+    void operator()(const OtherNodeLost& m) { impl.workers->TellNodeLost(m.node); }
     void operator()(const JobEnded& m) {
       impl.leases->Step(JobGone{m.job, m.reason});
       impl.workers->JobGone(m.job);

@@ -123,12 +123,14 @@ struct StopJob { std::string submission_id; double grace_seconds = 0; };
 struct JobLogAck { std::string submission_id; uint64_t end = 0; };
 struct JobExitAck { std::string submission_id; };
 struct NodeContended { bool contended = false; int32_t job_priority = 0; };
+struct OtherNodeLost { NodeId node; };
 struct PrintsFlushed { JobId job; };
 struct MutePrints { JobId job; };
 struct DrainNode { std::string reason; double deadline_seconds = 0; bool undo = false; };
 struct AskedNode { uint64_t number = 0; std::optional<NodeQuestion> question; };   // none: of a newer kind
 
 using FromHead = std::variant<Registered, Rejected, GrantLease, ReleaseLease, RecallLease, PrepareBundles, CommitBundles, ReturnBundles, StartActor,
-                              StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, JobPrints, PrintsFlushed, MutePrints, AskedNode, DrainNode>;
+                              StopActor, JobEnded, StartJob, StopJob, JobLogAck, JobExitAck, NodeContended, JobPrints, PrintsFlushed, MutePrints, AskedNode, DrainNode,
+                              OtherNodeLost>;
 
 }  // namespace argosy::node

@@ -118,6 +118,12 @@ void WorkerService::OnRequest(const ClientPointer& client, wire::Call call) {
   }
 }
 
+void WorkerService::TellNodeLost(NodeId node) {
+  for (const ClientPointer& client : parts_.clients.All()) {
+    if (client->registered) client->connection->Notify(wire::NodeLost{node});
+  }
+}
+
 void WorkerService::OnNotice(const ClientPointer& client, wire::Method method, const std::string& body) {
   using wire::Method;
   auto read = [&]<class Message>(Message message) -> std::optional<Message> {

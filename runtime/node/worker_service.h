@@ -49,6 +49,8 @@ class WorkerService {
   void Accept(std::shared_ptr<wire::Connection> connection);
   // Jobs of drivers on this node, for the head after it has restarted.
   void ReportDrivers();
+  // Tells every worker and driver of this node.
+  void TellNodeLost(NodeId node);
   // To the job's driver. False when that is not here.
   bool ShowPrints(JobPrints prints);
   void OnPrintsFlushed(JobId job);

@@ -202,7 +202,14 @@ void ObjectStore::Reserve(ObjectTable::Answer answer, std::vector<Range> missing
         auto pending = creating_.find(answer.ticket);
         if (result->ok()) {
           for (Range range : missing) extents_.SetBacked(range);
-          return answer.is_restore ? ReadFromDisk(answer) : Finish(answer.ticket, *answer.place);
+          if (answer.is_restore) return ReadFromDisk(answer);
+          // Deleted, or made anew by another, while it waited for its space: the place is no longer its own.
+          if (pending != creating_.end() && !table_.IsMaking(answer.object, pending->second.client, *answer.place)) {
+            return Finish(answer.ticket, table_.StateOf(answer.object) == ObjectTable::State::kAbsent
+                                             ? Unavailable("object {} was deleted while it was made", answer.object.Hex())
+                                             : MakeStatus(absl::StatusCode::kAlreadyExists, "object {} is made anew", answer.object.Hex()));
+          }
+          return Finish(answer.ticket, *answer.place);
         }
         spdlog::warn("object store: {}", Message(*result));
         if (answer.is_restore) {

@@ -26,11 +26,7 @@ ObjectTable::Ticket ObjectTable::Create(const CreateRequest& request, absl::Time
     answers_.push_back({ticket, request.object, std::move(status)});
     return ticket;
   };
-  if (auto at = by_id_.find(request.object); at != by_id_.end()) {
-    const Entry& here = entries_.at(at->second);
-    bool replaced = here.sealed && !request.is_copy && (here.is_copy || here.owner == request.owner);
-    if (replaced) DeleteEntry(at->second);
-  }
+  if (!request.is_copy) MakeWay(request);
   if (by_id_.contains(request.object)) {
     return fail(MakeStatus(absl::StatusCode::kAlreadyExists, "object {} is already in this store", request.object.Hex()));
   }
@@ -53,6 +49,19 @@ ObjectTable::Ticket ObjectTable::Create(const CreateRequest& request, absl::Time
   }
   waiting_.push_back({ticket, request, now + options_.create_wait_max});
   return ticket;
+}
+
+void ObjectTable::MakeWay(const CreateRequest& request) {
+  // A copy that is still on its way too: its pull may be waiting for a node that is gone.
+  if (auto at = by_id_.find(request.object); at != by_id_.end()) {
+    const Entry& here = entries_.at(at->second);
+    if (here.is_copy || (here.sealed && here.owner == request.owner)) DeleteEntry(at->second);
+  }
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    if (waiting.request.object != request.object || !waiting.request.is_copy) return false;
+    answers_.push_back({waiting.ticket, request.object, MakeStatus(absl::StatusCode::kAlreadyExists, "object {} is made here", request.object.Hex())});
+    return true;
+  });
 }
 
 void ObjectTable::Insert(Ticket ticket, const CreateRequest& request, uint64_t offset) {
@@ -408,6 +417,13 @@ std::vector<ObjectTable::Listed> ObjectTable::List() const {
                     entry.disk.has_value() && entry.io != Entry::kSpilling, entry.deleted, entry.owner_tcp});
   }
   return list;
+}
+
+bool ObjectTable::IsMaking(ObjectId object, ClientNumber client, Place place) const {
+  auto at = by_id_.find(object);
+  if (at == by_id_.end()) return false;
+  const Entry& entry = entries_.at(at->second);
+  return !entry.sealed && entry.creator == client && entry.place.offset == place.offset;
 }
 
 ObjectTable::State ObjectTable::StateOf(ObjectId object) const {

@@ -130,6 +130,8 @@ class ObjectTable {
   };
   std::vector<Listed> List() const;
   State StateOf(ObjectId object) const;
+  // Is `client` still making it there?
+  bool IsMaking(ObjectId object, ClientNumber client, Place place) const;
   std::optional<uint64_t> SizeOf(ObjectId object) const;
   uint64_t used() const { return allocator_.used(); }
   uint64_t capacity() const { return allocator_.size(); }
@@ -166,6 +168,8 @@ class ObjectTable {
     Serial restore = 0;                // 0: a create
   };
 
+  // What a task makes (again) takes the place of what its owner made before, and of copies.
+  void MakeWay(const CreateRequest& request);
   void Insert(Ticket ticket, const CreateRequest& request, uint64_t offset);
   std::optional<uint64_t> AllocateEvicting(uint64_t size);
   std::list<Serial>& ListOf(Entry::Spot spot);

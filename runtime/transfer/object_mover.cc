@@ -196,14 +196,15 @@ void ObjectMover::OnSize(const Pulling& pull, uint64_t total_size, std::string f
     if (weak.expired() || pull->finished) return;
     if (place.status().code() == absl::StatusCode::kAlreadyExists) {
       // A worker of this node makes or made it meanwhile.
-      return store_.WhenCreated(pull->object, [this, weak, pull](bool sealed) {
-        if (weak.expired() || pull->finished) return;
-        Finish(pull, sealed ? absl::OkStatus() : Unavailable("object {} was given up by its creator", pull->object.Hex()));
-      });
+      return AwaitCreator(pull);
     }
     if (!place.ok()) return Finish(pull, place.status());
     pull->place = *place;
-    store_.WhenCreated(pull->object, [pull](bool sealed) { pull->lost_place = !sealed; });
+    store_.WhenCreated(pull->object, [this, weak, pull](bool sealed) {
+      pull->lost_place = !sealed;
+      // Its task runs again, on this node.
+      if (!sealed && !weak.expired() && !pull->finished && store_.IsBeingCreated(pull->object)) AwaitCreator(pull);
+    });
     for (uint64_t offset = options_.chunk_bytes; offset < pull->place->size; offset += options_.chunk_bytes) pull->missing.insert(offset);
     if (generation != pull->generation) {
       // Cannot happen while no request is under way; the first chunk is asked for again to be safe.
@@ -216,6 +217,16 @@ void ObjectMover::OnSize(const Pulling& pull, uint64_t total_size, std::string f
     }
     if (pull->in_flight.empty() && pull->missing.empty()) return Finish(pull, store_.Seal(pull->object, 0));
     RequestChunks(pull);
+  });
+}
+
+void ObjectMover::AwaitCreator(const Pulling& pull) {
+  ++pull->generation;   // what still comes is for nobody
+  pull->connection = nullptr;
+  pull->stall_timer.Cancel();
+  store_.WhenCreated(pull->object, [this, weak = std::weak_ptr<bool>(alive_), pull](bool sealed) {
+    if (weak.expired() || pull->finished) return;
+    Finish(pull, sealed ? absl::OkStatus() : Unavailable("object {} was given up by its creator", pull->object.Hex()));
   });
 }
 

@@ -72,6 +72,8 @@ class ObjectMover {
   void OnBytes(const Pulling& pull, uint64_t generation, uint64_t offset, absl::StatusOr<uint64_t> size);
   void WatchProgress(const Pulling& pull);
   void OnSize(const Pulling& pull, uint64_t total_size, std::string first_bytes);
+  // Somebody makes it on this node: that is waited for.
+  void AwaitCreator(const Pulling& pull);
   // A chunk lies in its place. False when that was the pull's end.
   bool Arrived(const Pulling& pull, uint64_t offset, uint64_t size);
   void LocationFailed(const Pulling& pull, absl::Status why);

@@ -31,7 +31,7 @@ enum class Method : uint16_t {
   kReportTasks = 35, kReportMetrics = 36, kUploadFolder = 37,
   // node daemon -> worker
   kBecomeActor = 40, kExitWorker = 41, kLeaseRecalled = 42, kPrepareForJob = 43, kPrinted = 50,
-  kFlushReports = 51, kListReferences = 52, kDumpStacks = 53, kObjectMoved = 54,
+  kFlushReports = 51, kListReferences = 52, kDumpStacks = 53, kObjectMoved = 54, kNodeLost = 55,
   // worker -> worker
   kPushTask = 60, kCancelTask = 61, kGetOwnedObject = 62, kAddBorrower = 63, kReleaseBorrow = 64, kOpenChannel = 65,
   kAcknowledge = 66, kStreamItem = 67,
@@ -107,6 +107,7 @@ struct ErrorInfo {
   enum Kind : uint8_t {
     kTask = 0, kActorDied = 1, kObjectLost = 2, kOwnerDied = 3, kOutOfMemory = 4, kCancelled = 5, kUnschedulable = 6,
     kWorkerDied = 7, kRuntime = 8, kActorUnavailable = 9, kPendingCallsLimit = 10, kRuntimeEnv = 11,
+    kNodeDied = 12,
   };
   Kind kind = kTask;
   std::string message;
@@ -357,6 +358,8 @@ struct BecomeActor {
   std::vector<uint32_t> gpu_ids;
 };
 struct ExitWorker { static constexpr Method kMethod = Method::kExitWorker; std::string reason; };   // finish nothing more, leave
+// Connections to workers of that node lead nowhere, however well they look.
+struct NodeLost { static constexpr Method kMethod = Method::kNodeLost; NodeId node; };
 // To a lease's holder: push nothing more, return it after the running task.
 struct LeaseRecalled {
   static constexpr Method kMethod = Method::kLeaseRecalled;

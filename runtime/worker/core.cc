@@ -254,6 +254,11 @@ void Core::OnNodeNotice(wire::Method method, const std::string& body) {
     absl::StatusOr<wire::ExitWorker> message = Decode<wire::ExitWorker>(body);
     LeaveProcess(message.ok() ? message->reason : "told to leave");
   }
+  if (method == wire::Method::kNodeLost) {
+    absl::StatusOr<wire::NodeLost> message = Decode<wire::NodeLost>(body);
+    if (message.ok() && peers_) peers_->CloseNode(message->node);
+    return;
+  }
   if (method == wire::Method::kLeaseRecalled) {
     absl::StatusOr<wire::LeaseRecalled> message = Decode<wire::LeaseRecalled>(body);
     if (!message.ok()) return;
@@ -269,7 +274,8 @@ void Core::OnNodeClosed(const absl::Status& why) {
   if (!options_.is_driver) LeaveProcess("the node daemon is gone");
   spdlog::error("the connection to the node daemon broke: {}", Message(why));
   node_connection_.reset();
-  ErrorInfo error = MakeError(ErrorInfo::kRuntime, fmt::format("the node daemon of this driver is gone ({})", Message(why)));
+  node_gone_ = true;
+  ErrorInfo error = MakeError(ErrorInfo::kNodeDied, kNodeGone);
   std::vector<TaskId> tasks;
   for (const auto& [task, record] : tasks_) tasks.push_back(task);
   for (TaskId task : tasks) FailTask(task, error);
@@ -328,7 +334,7 @@ void Core::AskFate(const wire::WorkerAddress& worker, std::function<void(const w
   NodeRequest(question, [this, worker, done = std::move(done)](absl::StatusOr<wire::WorkerFateReply> reply) {
     if (closed_) return;
     if (!reply.ok()) {
-      if (node_connection_ == nullptr) return;   // everything has failed already
+      if (node_connection_ == nullptr) return done({.dead = true, .reason = kNodeGone, .node_lost = true});
       return After(absl::Milliseconds(500), [this, worker, done] { AskFate(worker, done); });
     }
     if (reply->dead) {

@@ -178,7 +178,9 @@ class Core : public std::enable_shared_from_this<Core> {
   template <class Message>
   void StartNodeCall(Message message, std::shared_ptr<NodeCall<typename Message::Reply>> call) {
     role_.Do([this, call = std::move(call), message = std::move(message)] {
-      NodeRequest(message, [call](absl::StatusOr<typename Message::Reply> reply) {
+      NodeRequest(message, [this, call](absl::StatusOr<typename Message::Reply> reply) {
+        // What was asked when the daemon died; nobody answers it any more.
+        if (absl::IsUnavailable(reply.status()) && (node_connection_ == nullptr || !node_connection_->is_open())) reply = absl::AbortedError(kNodeGone);
         call->reply = std::move(reply);
         call->done.store(true, std::memory_order_release);
       });
@@ -290,9 +292,11 @@ class Core : public std::enable_shared_from_this<Core> {
   void OnWorkerNotice(wire::Connection& connection, wire::Method method, const std::string& body);
   [[noreturn]] void LeaveProcess(const std::string& why);
 
+  // ABORTED from then on: the process has its objects, leases and connections to others through its daemon, and goes to no other.
+  static constexpr char kNodeGone[] = "the node daemon of this process is gone, and what it had there: connect anew";
   template <class Message, class Done>
   void NodeRequest(const Message& message, Done done) {
-    if (node_connection_ == nullptr) return loop_.Post([done = std::move(done)] { done(absl::UnavailableError("no node daemon")); });
+    if (node_connection_ == nullptr) return loop_.Post([done = std::move(done)] { done(absl::AbortedError(kNodeGone)); });
     node_connection_->Request(message, std::move(done));
   }
   template <class Message>
@@ -449,6 +453,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unique_ptr<wire::Listener> unix_listener_;
   std::unique_ptr<wire::Listener> tcp_listener_;
   std::shared_ptr<wire::Connection> node_connection_;
+  std::atomic<bool> node_gone_ = false;
   std::unique_ptr<PeerPool> peers_;
   std::unordered_map<uint64_t, std::unique_ptr<async::Timer>> timers_;
   uint64_t next_timer_ = 0;

@@ -125,7 +125,7 @@ void Core::Unreadable(const std::shared_ptr<ObjectState>& state, const std::vect
   if (state->status != ObjectState::kStored) return done();
   if (node_connection_ == nullptr) {
     Unready(*state);
-    SetError(*state, MakeError(ErrorInfo::kRuntime, "the node daemon of this process is gone"));
+    SetError(*state, MakeError(ErrorInfo::kNodeDied, kNodeGone));
     return done();
   }
   if (state->owner.worker != options_.worker) {

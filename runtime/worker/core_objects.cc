@@ -145,6 +145,7 @@ void Core::StartFetch(const std::shared_ptr<ObjectState>& state) {
       state->fetching = true;
       return AskFate(state->owner, [this, state](const wire::WorkerFateReply& fate) {
         state->fetching = false;
+        if (node_connection_ == nullptr) return SetError(*state, MakeError(ErrorInfo::kNodeDied, kNodeGone));
         if (fate.dead) {
           return SetError(*state, MakeError(ErrorInfo::kOwnerDied, fmt::format("the owner of object {}, worker {}, died: {}",
                                                                                state->id.Short(), state->owner.worker.Short(), fate.reason)));
@@ -292,7 +293,9 @@ absl::StatusOr<wire::ObjectLocation> Core::Store(ObjectId object, const Outgoing
   {
     std::lock_guard lock(arena_mutex_);
     if (!arena_) {
-      ARGOSY_ASSIGN_OR_RETURN(arena_, store::ArenaMapping::Connect(node_.store_door));
+      absl::StatusOr<std::unique_ptr<store::ArenaMapping>> mapping = store::ArenaMapping::Connect(node_.store_door);
+      if (!mapping.ok()) return node_gone_.load() ? absl::AbortedError(kNodeGone) : mapping.status();
+      arena_ = std::move(*mapping);
     }
   }
   wire::CreateObject create;

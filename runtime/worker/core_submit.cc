@@ -31,6 +31,7 @@ ErrorInfo FromStatus(const absl::Status& status) {
   ErrorInfo::Kind kind = ErrorInfo::kRuntime;
   if (absl::IsDeadlineExceeded(status)) kind = ErrorInfo::kUnschedulable;
   if (absl::IsCancelled(status)) kind = ErrorInfo::kCancelled;
+  if (absl::IsAborted(status)) kind = ErrorInfo::kNodeDied;
   return MakeError(kind, Message(status));
 }
 

@@ -19,6 +19,14 @@ void PeerPool::CloseAll() {
   }
 }
 
+void PeerPool::CloseNode(NodeId node) {
+  std::vector<std::shared_ptr<wire::Connection>> open;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.node == node && peer.connection) open.push_back(peer.connection);
+  }
+  for (const std::shared_ptr<wire::Connection>& connection : open) connection->Close(absl::UnavailableError("its node is lost"));
+}
+
 bool PeerPool::SameHost(const wire::WorkerAddress& peer) const {
   // Socket names hold random ids: a file of that name is the peer's.
   return peer.node == options_.node || (!peer.unix_path.empty() && ::access(peer.unix_path.str().c_str(), F_OK) == 0);
@@ -38,6 +46,7 @@ wire::Connection* PeerPool::Find(WorkerId peer) const {
 void PeerPool::With(const wire::WorkerAddress& address, Use use) {
   auto [it, is_new] = peers_.try_emplace(address.worker);
   Peer& peer = it->second;
+  peer.node = address.node;
   if (peer.connection && peer.connection->is_open()) return use(peer.connection.get());
   peer.waiting.push_back(std::move(use));
   if (!is_new && !peer.connection) return;   // being connected

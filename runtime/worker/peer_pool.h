@@ -42,12 +42,15 @@ class PeerPool {
     });
   }
   void CloseAll();
+  // To workers of a node that is lost: nobody else may ever break them.
+  void CloseNode(NodeId node);
   // A connection of its own, for a channel.
   void ConnectAlone(const wire::WorkerAddress& peer, wire::Connected done);
 
  private:
   using Use = UniqueFunction<void(absl::StatusOr<wire::Connection*>)>;
   struct Peer {
+    NodeId node;
     std::shared_ptr<wire::Connection> connection;        // null while connecting
     std::vector<Use> waiting;
   };

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iostream>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -154,6 +156,114 @@ void ReadsEverywhere(const std::string& name) {
   }
 }
 
+// What each call says after the daemon of this process was killed.
+std::string Said(const std::function<void()>& call) {
+  try {
+    call();
+    return "no error";
+  } catch (const argosy::NodeDiedError& error) {
+    return std::string("NodeDiedError: ") + error.what();
+  } catch (const argosy::Error& error) {
+    return std::string("another error: ") + error.what();
+  }
+}
+argosy::ObjectRef<std::string> MakesOne(int bytes) { return argosy::Task<Big>().Submit(bytes); }
+argosy::Generator<int> Counting(std::string until) {
+  co_yield 1;
+  LoopUntilThere(until);
+  co_yield 2;
+}
+int Sleeps(std::string until) { return LoopUntilThere(until); }
+
+void Orphan(const std::string& until, const std::string& killed) {
+  const argosy::Resources away{{"CPU", 1}, {"away", 1}};
+  argosy::ObjectRef<std::string> small = argosy::Task<Big>().Submit(10), large = argosy::Task<Big>().Submit(1'000'000);
+  argosy::Wait(std::vector{small, large}, 2);
+  argosy::Get(small);
+  argosy::ObjectRef<int> local = argosy::Task<Sleeps>({.resources = {{"CPU", 0.1}}}).Submit(until);
+  argosy::ObjectRef<int> remote = argosy::Task<Sleeps>({.resources = away}).Submit(until);
+  argosy::Actor<Speaker> actor = argosy::Spawn<Speaker>({.resources = {{"away", 0.1}}}, std::string("orphan"));
+  argosy::Get(actor.Call<&Speaker::Say>(1));
+  argosy::Stream<int> stream = argosy::Task<Counting>({.resources = {{"CPU", 0.1}}}).Submit(until);
+  stream.Read();
+  // Its owner is a worker of the daemon's.
+  argosy::ObjectRef<std::string> borrowed = argosy::Get(argosy::Task<MakesOne>({.resources = {{"CPU", 0.1}}}).Submit(1'000'000));
+  std::string waited;
+  std::thread waiting([&] { waited = Said([&] { argosy::Get(local); }); });
+  std::puts("ready");
+  std::fflush(stdout);
+  LoopUntilThere(killed);
+  waiting.join();
+  auto say = [](const char* what, const std::string& said) { std::printf("%s: %s\n", what, said.c_str()); };
+  say("blocked Get", waited);
+  say("Get of a task elsewhere", Said([&] { argosy::Get(remote); }));
+  say("a stream", Said([&] { stream.Read(); }));
+  say("a large value", Said([&] { argosy::Get(large); }));
+  say("a borrowed value", Said([&] { argosy::Get(borrowed); }));
+  say("a small value", Said([&] { argosy::Get(small); }));
+  say("Submit", Said([&] { argosy::Get(argosy::Task<Big>().Submit(1)); }));
+  say("Put", Said([&] { argosy::Put(std::string(1'000'000, 'x')); }));
+  say("Spawn", Said([&] { argosy::Get(argosy::Spawn<Speaker>({}, std::string("late")).Call<&Speaker::Say>(1)); }));
+  say("Nodes", Said([] { argosy::Nodes(); }));
+  say("kv", Said([] { argosy::kv::Get("key"); }));
+  say("a group", Said([] { argosy::CreatePlacementGroup({.bundles = {{.resources = {{"CPU", 1}}}}}).Ready(); }));
+}
+
+std::string WhereAmI() { return argosy::GetRuntimeContext().node_name; }
+int SizeOf(const std::string& text) { return static_cast<int>(text.size()); }
+class Roamer {
+ public:
+  std::string Where() { return WhereAmI(); }
+};
+
+class Till {
+ public:
+  int Add() { return ++count_; }
+
+ private:
+  int count_ = 0;
+};
+// A job that leaves an actor behind, and one that finds it. Errors are printed by their types.
+void Detached(const std::string& what, const std::string& ns, const std::string& name, bool ends) {
+  try {
+    argosy::Actor<Till> till = what == "detach" ? argosy::Spawn<Till>({.name = name, .ns = ns, .detached = true}) : argosy::GetActor<Till>(name, ns);
+    std::printf("counts %d\n", argosy::Get(till.Call<&Till::Add>()));
+    if (ends) argosy::Kill(till);
+  } catch (const argosy::NotFoundError& error) {
+    std::printf("NotFoundError: %s\n", error.what());
+  } catch (const argosy::RuntimeError& error) {
+    std::printf("RuntimeError: %s\n", error.what());
+  }
+}
+
+// On three hosts, of which the link of one is cut when `cut` is there.
+void Hosts(const std::string& cut) {
+  std::map<std::string, argosy::NodeId> ids;
+  for (const argosy::Node& node : argosy::Nodes()) {
+    ids[node.name] = node.id;
+    std::printf("node %s at %s\n", node.name.c_str(), node.ip.c_str());
+  }
+  for (const char* node : {"b", "c"}) {
+    std::printf("task on %s\n", argosy::Get(argosy::Task<WhereAmI>({.strategy = argosy::OnNode{ids[node]}}).Submit()).c_str());
+  }
+  argosy::Actor<Roamer> roamer =
+      argosy::Spawn<Roamer>({.resources = {{"roam", 1}}, .max_restarts = -1, .max_task_retries = -1});
+  std::string home = argosy::Get(roamer.Call<&Roamer::Where>());
+  std::string other = home == "b" ? "c" : "b";
+  // Made where the actor is, read where it is not, and here.
+  argosy::ObjectRef<std::string> made = argosy::Task<Big>({.strategy = argosy::OnNode{ids[home], true}, .max_retries = -1}).Submit(5'000'000);
+  std::printf("%s has %d bytes\n", other.c_str(), argosy::Get(argosy::Task<SizeOf>({.strategy = argosy::OnNode{ids[other]}}).Submit(made)));
+  std::printf("the driver has %d bytes\n", SizeOf(argosy::Get(made)));
+  argosy::ObjectRef<std::string> lost = argosy::Task<Big>({.strategy = argosy::OnNode{ids[home], true}, .max_retries = -1}).Submit(6'000'000);
+  argosy::Wait(std::vector{lost}, 1);
+  std::printf("actor on %s\n", home.c_str());
+  std::fflush(stdout);
+  if (cut.empty()) return;
+  LoopUntilThere(cut);
+  std::printf("actor again on %s\n", argosy::Get(roamer.Call<&Roamer::Where>(), std::chrono::seconds(90)).c_str());
+  std::printf("made again: %d bytes\n", SizeOf(argosy::Get(lost, std::chrono::seconds(90))));
+}
+
 void Trace() {
   argosy::SetTraceParent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
   std::printf("trace %s\n", argosy::Get(argosy::Task<Outer>().Submit()).c_str());
@@ -199,6 +309,9 @@ int main(int argc, char** argv) {
   if (what == "group") HoldGroup(argv[2]);
   if (what == "work") WorkInOrder(argv[2], argv[3], std::atoi(argv[4]), std::atoi(argv[5]));
   if (what == "reads") ReadsEverywhere(argv[2]);
+  if (what == "orphan") Orphan(argv[2], argv[3]);
+  if (what == "hosts") Hosts(argc > 2 ? argv[2] : "");
+  if (what == "detach" || what == "find") Detached(what, argv[2], argv[3], argc > 4);
   if (what == "flood") argosy::Get(argosy::Task<Flood>().Submit(std::atoi(argv[2])));
   std::puts("done");
   return 0;

@@ -28,7 +28,7 @@ def observed():
                                 stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
 
     def environment(more):
-        return dict(running.environment, ARGOSY_NODE_SOCKET=running.ready["node_socket"], **(more or {}))
+        return {**running.environment, "ARGOSY_NODE_SOCKET": running.ready["node_socket"], **(more or {})}
 
     running.run, running.start, running.program = run, start, program()
     yield running

@@ -334,6 +334,17 @@ TEST_CASE("Head: a node without heartbeats is lost after the time-out, fails its
   CHECK(head.Call(head.cluster, &Cluster::WorkerFate, fate).node_lost());
 }
 
+TEST_CASE("Head: when a node is lost all others are told") {
+  TestHead head;
+  TestNode one(head, "one", {{"CPU", 1}}), other(head, "other", {{"CPU", 1}});
+  one.Expect(Kind::kRegistered);
+  other.Expect(Kind::kRegistered);
+  v1::NodeMessage left;
+  left.mutable_left()->set_reason("it ends");
+  one.Send(left);
+  CHECK(other.Expect(Kind::kOtherNodeLost).other_node_lost().node_id() == std::string(one.id.Bytes()));
+}
+
 TEST_CASE("Head: a node of another protocol version is refused with both versions") {
   TestHead head;
   TestNode node(head, "n", {}, false, NodeId::Random(), [](v1::Register& r) { r.mutable_version()->set_major(99); });

@@ -62,6 +62,29 @@ TEST_CASE("ObjectTable: what its owner makes again takes the place of what is he
   REQUIRE(t.Create(3, 100)->status().code() == absl::StatusCode::kAlreadyExists);
 }
 
+TEST_CASE("ObjectTable: what a task makes again takes the place of a copy that is on its way, or waits for space") {
+  Table t(1 << 20);
+  REQUIRE(t.Create(1, 600 << 10, 0, true)->ok());   // being pulled
+  auto made = t.Create(1, 600 << 10, 5);
+  REQUIRE(made.has_value());
+  REQUIRE(made->ok());                              // there is no room for both
+  REQUIRE(t.table.TakeAborted() == std::vector<ObjectId>{Object(1)});
+  REQUIRE_FALSE(t.table.IsMaking(Object(1), 0, **made));
+  REQUIRE(t.table.IsMaking(Object(1), 5, **made));
+  REQUIRE_FALSE(t.table.Seal(Object(1), 0).ok());
+  REQUIRE(t.table.Seal(Object(1), 5).ok());
+  ObjectTable::Ticket copy = t.table.Create({.object = Object(2), .size = 600 << 10, .client = 0, .is_copy = true}, t.now);
+  REQUIRE(t.table.TakeAnswers(t.now).empty());
+  REQUIRE_FALSE(t.Create(2, 600 << 10, 5).has_value());   // it waits in the copy's place
+  REQUIRE(t.table.waiting_creates() == 1);
+  REQUIRE(t.table.Delete(Object(1)));
+  std::vector<ObjectTable::Answer> answers = t.table.TakeAnswers(t.now);
+  REQUIRE(answers.size() == 1);
+  REQUIRE(answers[0].ticket > copy);
+  REQUIRE(answers[0].place.ok());
+  REQUIRE(t.table.IsMaking(Object(2), 5, *answers[0].place));
+}
+
 TEST_CASE("ObjectTable: a deleted object that is read keeps its space until its last release") {
   Table t(1 << 20);
   t.CreateSealed(1, 1000);

@@ -213,6 +213,40 @@ TEST_CASE("ObjectMover: an object deleted while it is pulled writes nothing into
   b.store->Release(next, 0);
 }
 
+TEST_CASE("ObjectMover: what is pulled may be made here meanwhile: who waits for the pull has it from here") {
+  Fixture f;
+  Node a(f.loop, f.folder.path(), "a", 64 << 20);
+  Node b(f.loop, f.folder.path(), "b", 34 << 20);
+  ObjectId object = f.MakeObject(a, 32 << 20);
+  std::optional<absl::Status> status;
+  b.mover->Pull(object, {a.Location(32 << 20)}, JobId(), [&](absl::Status result) { status = result; });
+  std::optional<store::Place> made;
+  std::function<void()> look = [&] {
+    if (b.mover->bytes_received() < 2 << 20) return f.loop.Post(look);
+    REQUIRE_FALSE(status.has_value());
+    // As its task does that runs again on this node.
+    b.store->Create({.object = object, .size = 32 << 20, .client = 5, .owner = WorkerId::FromNumber(1)}, [&](absl::StatusOr<store::Place> place) {
+      INFO(place.status().ToString());
+      REQUIRE(place.ok());
+      made = *place;
+      std::span<std::byte> bytes = b.store->Bytes(*place);
+      std::fill(bytes.begin(), bytes.end(), std::byte{77});
+    });
+  };
+  f.loop.Post(look);
+  REQUIRE(f.RunUntil([&] { return made.has_value() && a.accepted.front()->unsent_bytes() == 0; }));
+  REQUIRE(b.store->Seal(object, 5).ok());
+  REQUIRE(f.RunUntil([&] { return status.has_value(); }));
+  INFO(status->ToString());
+  CHECK(status->ok());
+  CHECK(b.mover->pulls() == 0);
+  absl::StatusOr<store::Place> place = b.store->Pin(object, 0);
+  REQUIRE(place.ok());
+  std::span<std::byte> bytes = b.store->Bytes(*place);
+  CHECK(std::count(bytes.begin(), bytes.end(), std::byte{77}) == 32 << 20);
+  b.store->Release(object, 0);
+}
+
 TEST_CASE("ObjectMover: copies elsewhere are dropped with their object") {
   Fixture f;
   Node a(f.loop, f.folder.path(), "a", 16 << 20);

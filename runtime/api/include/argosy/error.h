@@ -53,5 +53,8 @@ class RuntimeEnvError : public Error { public: using Error::Error; };
 class NotFoundError : public Error { public: using Error::Error; };
 // The runtime could not do what was asked: no cluster, a bad option, a value that cannot be encoded.
 class RuntimeError : public Error { public: using Error::Error; };
+// The node daemon through which this process is in the cluster died: what it waited for and what it had in the object store is lost, and its
+// job ends. Values that are here can still be read; all else throws this, until the Runtime is gone and Connect makes a new one.
+class NodeDiedError : public RuntimeError { public: using RuntimeError::RuntimeError; };
 
 }  // namespace argosy
