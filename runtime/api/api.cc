@@ -54,7 +54,7 @@ std::map<std::string, std::string> CheckedEnvVars(const std::map<std::string, st
 
 }  // namespace
 
-worker::RuntimeEnv EnvironmentOf(worker::Core& core, const std::map<std::string, std::string>& env_vars, const std::string& working_dir,
+worker::RuntimeEnv EnvironmentOf(worker::Core* core, const std::map<std::string, std::string>& env_vars, const std::string& working_dir,
                                  const std::vector<std::string>& library_path) {
   worker::RuntimeEnv env;
   env.env_vars = CheckedEnvVars(env_vars);
@@ -74,7 +74,7 @@ worker::RuntimeEnv EnvironmentOf(worker::Core& core, const std::map<std::string,
   }
   std::error_code error;
   std::string folder = std::filesystem::absolute(working_dir, error).string();
-  absl::StatusOr<std::string> uri = core.PackageOf(folder);
+  absl::StatusOr<std::string> uri = (core == nullptr ? CurrentCore().get() : core)->PackageOf(folder);
   if (absl::IsAborted(uri.status())) Throw(uri.status());
   if (!uri.ok()) throw RuntimeEnvError(fmt::format("working_dir {}: {}", working_dir, Message(uri.status())));
   env.working_dir_uri = std::move(*uri);
@@ -276,7 +276,7 @@ std::vector<CellPtr> SubmitTask(const Submission& submission, const TaskOptions&
   request.max_retries = options.max_retries;
   request.deadline = options.deadline.duration();
   request.retry_exceptions = options.retry_exceptions.names;
-  request.env = EnvironmentOf(*CurrentCore(), options.env_vars, options.working_dir, options.library_path);
+  request.env = EnvironmentOf(nullptr, options.env_vars, options.working_dir, options.library_path);
   return Handles(OrThrow(CurrentCore()->SubmitTask(request, Outgoing(std::move(arguments)))));
 }
 
@@ -335,7 +335,7 @@ ActorId CreateActor(const FunctionEntry& constructor, const std::string& class_n
   Resources placing = options.resources.empty() ? Resources{{"CPU", 1}} : options.resources;
   spec.placement = DemandOf(placing, options.label_selector, options.strategy, options.placement_group, options.bundle_index);
   spec.placement.priority = options.priority;
-  request.env = EnvironmentOf(*CurrentCore(), options.env_vars, options.working_dir, options.library_path);
+  request.env = EnvironmentOf(nullptr, options.env_vars, Local() ? "" : options.working_dir, options.library_path);   // local mode has none
   if (!options.resources.empty()) spec.running_resources = spec.placement.resources;
   spec.max_restarts = options.max_restarts;
   spec.max_task_retries = options.max_task_retries;

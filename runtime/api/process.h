@@ -33,8 +33,9 @@ worker::Executor MakeExecutor();
 // The driver's executable and libraries.
 wire::CodePackage MakeCodePackage(int argc, char** argv, const std::map<std::string, std::string>& env_vars);
 
-// Checked; a folder is packed and sent to the head when it is first named. Throws RuntimeError, RuntimeEnvError.
-worker::RuntimeEnv EnvironmentOf(worker::Core& core, const std::map<std::string, std::string>& env_vars, const std::string& working_dir,
+// Checked; a folder is packed and sent to the head when it is first named, by way of `core` (null: this process's). Throws RuntimeError,
+// RuntimeEnvError.
+worker::RuntimeEnv EnvironmentOf(worker::Core* core, const std::map<std::string, std::string>& env_vars, const std::string& working_dir,
                                  const std::vector<std::string>& library_path);
 
 // Thrown through user code by Exit; `after_queue`: the calls that wait run first.

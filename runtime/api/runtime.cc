@@ -278,7 +278,7 @@ Runtime Connect(int argc, char** argv, ConnectOptions options) {
   impl->core = *core;
   // A submitted job's workers run in the package that its entrypoint runs in.
   if (options.working_dir.empty()) options.working_dir = Environment(wire::kWorkingDirVariable);
-  (*core)->UseEnvironment(internal::EnvironmentOf(**core, {}, options.working_dir, options.library_path));
+  (*core)->UseEnvironment(internal::EnvironmentOf(core->get(), {}, options.working_dir, options.library_path));
   if (impl->prints) impl->prints->SetNode((*core)->node().node);
   impl->head_address = node.head_address.empty() ? (*core)->node().head_address : node.head_address;
   internal::SetCurrentCore(*core);
