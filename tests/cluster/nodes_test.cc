@@ -256,6 +256,34 @@ TEST_CASE("Groups: bundles are reserved together, and an actor runs in its bundl
   argosy::Remove(never);
 }
 
+TEST_CASE("Groups: each bundle's label selector chooses its node, whatever the strategy", "[three]") {
+  std::map<argosy::NodeId, std::string> names;
+  for (const argosy::Node& node : argosy::Nodes()) names[node.id] = node.name;
+  for (argosy::GroupStrategy strategy : {argosy::GroupStrategy::kPack, argosy::GroupStrategy::kSpread, argosy::GroupStrategy::kStrictSpread}) {
+    argosy::PlacementGroup group = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"CPU", 1}}, .label_selector = {{"zone", "c"}}},
+                                                                             {.resources = {{"CPU", 1}}, .label_selector = {{"zone", "b"}}}},
+                                                                 .strategy = strategy});
+    group.Ready(60s);
+    std::vector<argosy::NodeId> nodes = group.BundleNodes();
+    REQUIRE(nodes.size() == 2);
+    CHECK(names[nodes[0]] == "third");
+    CHECK(names[nodes[1]] == "second");
+    argosy::Remove(group);
+  }
+  // No one node is in both zones: it waits, and says which condition no node meets.
+  argosy::PlacementGroup apart = argosy::CreatePlacementGroup(
+      {.bundles = {{.resources = {{"CPU", 1}}, .label_selector = {{"zone", "b"}}}, {.resources = {{"CPU", 1}}, .label_selector = {{"zone", "c"}}}},
+       .strategy = argosy::GroupStrategy::kStrictPack});
+  CHECK_FALSE(apart.Wait(100ms));
+  argosy::Remove(apart);
+  argosy::PlacementGroup nowhere =
+      argosy::CreatePlacementGroup({.bundles = {{.resources = {{"CPU", 1}}, .label_selector = {{"zone", "nowhere"}}}}});
+  std::string text = TextOf<argosy::UnschedulableError>([&] { nowhere.Ready(100ms); });
+  INFO(text);
+  CHECK(text.find("zone=nowhere") != std::string::npos);
+  argosy::Remove(nowhere);
+}
+
 TEST_CASE("Groups: one may be used and removed before anyone has waited for it, and the first use says what is wrong with it", "[three]") {
   for (int i = 0; i < 20; ++i) {
     argosy::PlacementGroup unawaited = argosy::CreatePlacementGroup({.bundles = {{.resources = {{"second", 2.5}}}}});
