@@ -25,6 +25,7 @@ endif()
 if(ARGOSY_TRAIN)
   pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
   pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+  find_package(CURL REQUIRED)
   pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
   if(ARGOSY_FUZZ)
     add_library(argosy_torch INTERFACE)   # what is fuzzed is free of libtorch, and what is not is not built

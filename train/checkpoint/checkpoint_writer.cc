@@ -111,6 +111,12 @@ absl::Status CheckSpace(const std::string& directory, int64_t bytes) {
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(CheckpointWriterOptions options) {
   if (options.directory.empty()) return InvalidArgument("a checkpoint needs a directory");
+  if (options.sink != nullptr) {
+    std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(std::move(options)));
+    writer->manifest_.notes = writer->options_.notes;
+    ARGOSY_RETURN_IF_ERROR(writer->Advance());
+    return writer;
+  }
   std::error_code error;
   fs::path path = fs::weakly_canonical(fs::absolute(options.directory, error), error);
   if (error) return InvalidArgument("{}: {}", options.directory, error.message());
@@ -146,6 +152,15 @@ CheckpointWriter::~CheckpointWriter() {
 
 absl::Status CheckpointWriter::OpenFile() {
   const PlannedFile& file = options_.layout.files[file_];
+  offset_ = started_ = settled_ = 0;
+  file_crc_ = tensor_crc_ = 0;
+  tensor_ = 0;
+  byte_ = 0;
+  open_ = true;
+  if (options_.sink != nullptr) {
+    ARGOSY_RETURN_IF_ERROR(options_.sink->Begin(file.name, file.bytes));
+    return WriteBytes(std::as_bytes(std::span(file.header.data(), file.header.size())));
+  }
   const std::string path = (fs::path(partial_) / file.name).string();
   fd_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd_.ok()) return ErrnoStatus(errno, fmt::format("cannot make {}", path));
@@ -153,15 +168,15 @@ absl::Status CheckpointWriter::OpenFile() {
   if (::fallocate(fd_.get(), 0, 0, std::max<int64_t>(1, file.bytes)) != 0 && errno == ENOSPC) {
     return ErrnoStatus(ENOSPC, fmt::format("{} takes {} bytes", path, file.bytes));
   }
-  offset_ = started_ = settled_ = 0;
-  file_crc_ = tensor_crc_ = 0;
-  tensor_ = 0;
-  byte_ = 0;
   return WriteBytes(std::as_bytes(std::span(file.header.data(), file.header.size())));
 }
 
 absl::Status CheckpointWriter::WriteBytes(std::span<const std::byte> bytes) {
   file_crc_ = ExtendCrc32c(file_crc_, bytes);
+  if (options_.sink != nullptr) {
+    offset_ += static_cast<int64_t>(bytes.size());
+    return options_.sink->Append(bytes);
+  }
   for (size_t done = 0; done < bytes.size();) {
     ssize_t n = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done, offset_);
     if (n < 0 && errno == EINTR) continue;
@@ -190,10 +205,13 @@ absl::Status CheckpointWriter::LimitDirtyPages() {
 absl::Status CheckpointWriter::FinishFile() {
   const PlannedFile& file = options_.layout.files[file_];
   ARGOSY_CHECK(offset_ == file.bytes, "{} of {} bytes", offset_, file.bytes);
-  if (::ftruncate(fd_.get(), file.bytes) != 0 || ::fsync(fd_.get()) != 0) {
+  if (options_.sink != nullptr) {
+    ARGOSY_RETURN_IF_ERROR(options_.sink->End());
+  } else if (::ftruncate(fd_.get(), file.bytes) != 0 || ::fsync(fd_.get()) != 0) {
     return ErrnoStatus(errno, fmt::format("cannot sync {}/{}", partial_, file.name));
   }
   fd_.Reset();
+  open_ = false;
   manifest_.files[file.name] = {file.bytes, file_crc_};
   ++file_;
   return absl::OkStatus();
@@ -201,7 +219,7 @@ absl::Status CheckpointWriter::FinishFile() {
 
 absl::Status CheckpointWriter::Advance() {
   while (file_ < options_.layout.files.size()) {
-    if (!fd_.ok()) ARGOSY_RETURN_IF_ERROR(OpenFile());
+    if (!open_) ARGOSY_RETURN_IF_ERROR(OpenFile());
     const std::vector<PlacedTensor>& tensors = options_.layout.files[file_].tensors;
     while (tensor_ < tensors.size() && byte_ == tensors[tensor_].spec.Bytes()) {
       manifest_.tensors[tensors[tensor_].spec.name] = tensor_crc_;
@@ -250,15 +268,17 @@ absl::Status CheckpointWriter::Write(std::string_view tensor, int64_t byte_begin
 
 absl::StatusOr<std::string> CheckpointWriter::MakeFiles() {
   ARGOSY_CHECK(file_ == 0 && tensor_ == 0 && byte_ == 0, "MakeFiles comes before any byte");
+  if (options_.sink != nullptr) return FailedPrecondition("{}: objects are not written by several", options_.directory);
   for (size_t i = 0; i < options_.layout.files.size(); ++i) {
     const PlannedFile& file = options_.layout.files[i];
     // The first is open; one without tensors is finished.
-    if (i != file_ || !fd_.ok()) {
+    if (i != file_ || !open_) {
       file_ = i;
       ARGOSY_RETURN_IF_ERROR(OpenFile());
     }
     if (::ftruncate(fd_.get(), file.bytes) != 0 || ::fsync(fd_.get()) != 0) return ErrnoStatus(errno, fmt::format("cannot make {}/{}", partial_, file.name));
     fd_.Reset();
+    open_ = false;
   }
   file_ = 0;
   ARGOSY_RETURN_IF_ERROR(SyncDirectory(partial_));
@@ -354,7 +374,8 @@ absl::Status CheckpointWriter::AddFile(std::string_view name, std::string_view c
   for (const PlannedFile& file : options_.layout.files) {
     if (file.name == name) return InvalidArgument("\"{}\" holds weights: it cannot be written as another file", name);
   }
-  ARGOSY_RETURN_IF_ERROR(WriteFileAtomic((fs::path(partial_) / name).string(), content));  // synced by Commit
+  if (options_.sink != nullptr) ARGOSY_RETURN_IF_ERROR(options_.sink->Put(name, content));
+  else ARGOSY_RETURN_IF_ERROR(WriteFileAtomic((fs::path(partial_) / name).string(), content));  // synced by Commit
   manifest_.files[std::string(name)] = {static_cast<int64_t>(content.size()),
                                         ExtendCrc32c(0, std::as_bytes(std::span(content.data(), content.size())))};
   return absl::OkStatus();
@@ -378,6 +399,11 @@ absl::Status CheckpointWriter::Commit() {
     std::string_view stem = options_.layout.files.front().name;
     stem = stem.substr(0, stem.find("-00001-of-"));
     ARGOSY_RETURN_IF_ERROR(AddFile(fmt::format("{}.safetensors.index.json", stem), options_.layout.index_json));
+  }
+  if (options_.sink != nullptr) {
+    ARGOSY_RETURN_IF_ERROR(options_.sink->Commit(manifest_.ToJson()));
+    committed_ = true;
+    return absl::OkStatus();
   }
   if (options_.verify) {
     for (size_t i = 0; i < options_.layout.files.size(); ++i) ARGOSY_RETURN_IF_ERROR(VerifyFile(i));

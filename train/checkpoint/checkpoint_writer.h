@@ -17,6 +17,7 @@
 #include "runtime/base/unique_fd.h"
 #include "train/checkpoint/checkpoint_layout.h"
 #include "train/checkpoint/manifest.h"
+#include "train/checkpoint/object_sink.h"
 #include "train/config/model_config.h"
 
 namespace argosy::train {
@@ -28,6 +29,8 @@ struct CheckpointWriterOptions {
   // Kept beside the weights in argosy_checkpoint.json, with the list of files and the checksum of each tensor.
   CheckpointNotes notes;
   bool verify = true;  // read everything back from storage before it counts
+  // Where the bytes go instead, as objects: `directory` is then their address, for messages, and what verifying means is the sink's.
+  std::unique_ptr<ObjectSink> sink = nullptr;
 };
 
 // Bytes of one tensor that a PieceWriter wrote.
@@ -122,6 +125,7 @@ class CheckpointWriter {
   size_t file_ = 0;      // being written; all before it are synced
   size_t tensor_ = 0;
   int64_t byte_ = 0;     // of the tensor
+  bool open_ = false;    // the file
   UniqueFd fd_;
   int64_t offset_ = 0;   // of the file
   int64_t started_ = 0;  // bytes whose write-back was asked for

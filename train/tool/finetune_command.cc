@@ -89,6 +89,8 @@ void AddFinetuneCommand(CLI::App& app, ProcessArguments process) {
   finetune->add_flag("--resume", o.resume, "Go on with the run in --output-dir from its newest training state");
   finetune->add_flag("--overwrite", o.overwrite, "Remove an earlier run from --output-dir");
   finetune->add_option("--save-state", flags->save_state, "Training states that stay: last, so many of the newest, all or none")->capture_default_str();
+  finetune->add_option("--storage-path", o.storage_path, "s3://BUCKET/PREFIX that gets the checkpoints of weights in place of --output-dir");
+  finetune->add_option("--s3-endpoint", o.s3_endpoint, "http://HOST:PORT of a server that is not Amazon's");
   finetune->add_flag("--save-by-ranks", o.save_by_ranks,
                      "Each rank writes its own bytes of checkpoints and states: for an --output-dir on storage that all nodes share");
   finetune->add_option("--save-every", o.save_every, "Save the training state after every so many steps too; 0: at epochs' ends only");

@@ -18,6 +18,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/status.h"
 #include "train/checkpoint/crc32c.h"
+#include "train/checkpoint/s3_client.h"
 #include "train/data/dataset.h"
 #include "train/data/token_cache.h"
 #include "train/plan/memory_plan.h"
@@ -265,6 +266,8 @@ class Run {
                     .decay_vectors = !options_.no_decay_1d, .max_grad_norm = settings_.gradient_clipping,
                     .freeze = options_.freeze, .recompute = options_.recompute};
     spec_.schedule = settings_.schedule;
+    spec_.storage = {.url = options_.storage_path, .endpoint = options_.s3_endpoint};
+    while (spec_.storage.url.ends_with('/')) spec_.storage.url.pop_back();
     spec_.collective_timeout_seconds = absl::ToDoubleSeconds(options_.failure.collective_timeout);
     run_name_ = "finetune-" + TaskId::Random().Short();
   }
@@ -429,9 +432,9 @@ class Run {
 
   // The checkpoints go to rank 0's node, which may see other folders than this driver: what is there decides where the run begins.
   absl::Status FindStart() {
-    int64_t bytes = weight_bytes_ + (options_.save_state == SaveStateMode::kNone ? 0 : 12 * trained_);
+    int64_t bytes = (spec_.storage.url.empty() ? weight_bytes_ : 0) + (options_.save_state == SaveStateMode::kNone ? 0 : 12 * trained_);
     const bool goes_on = options_.resume || failures_ > 0;
-    ARGOSY_ASSIGN_OR_RETURN(std::vector<OutputReport> reports, ranks_->CallRank0<&RankWorker::PrepareOutput>(options_.output_dir, bytes, goes_on));
+    ARGOSY_ASSIGN_OR_RETURN(std::vector<OutputReport> reports, ranks_->CallRank0<&RankWorker::PrepareOutput>(options_.output_dir, bytes, goes_on, spec_.storage));
     OutputReport& found = reports[0];
     const bool any = !found.checkpoints.empty() || !found.state_directory.empty();
     if (any && failures_ == 0 && !options_.resume) {
@@ -443,7 +446,7 @@ class Run {
         return FailedPrecondition("--output-dir {} on node {} holds an earlier run ({}): --resume goes on with it, --overwrite removes it, or "
                                   "give another folder", options_.output_dir, ranks_->hellos()[0].node_name, what);
       }
-      ARGOSY_RETURN_IF_ERROR(ranks_->CallRank0<&RankWorker::ClearOutput>(options_.output_dir).status());
+      ARGOSY_RETURN_IF_ERROR(ranks_->CallRank0<&RankWorker::ClearOutput>(options_.output_dir, spec_.storage).status());
       Say("removed:   {} of the earlier run in {}", what, options_.output_dir);
       found = {};
     }
@@ -731,9 +734,10 @@ class Run {
   }
 
   absl::Status SaveEpoch(int64_t epoch, EpochRecord* row) {
-    SaveSpec save{.directory = fmt::format("{}/epoch-{}", options_.output_dir, epoch + 1), .save_dtype = save_dtype_,
+    SaveSpec save{.directory = fmt::format("{}/epoch-{}", spec_.storage.url.empty() ? options_.output_dir : spec_.storage.url, epoch + 1), .save_dtype = save_dtype_,
                   .shard_bytes_max = options_.shard_size_bytes, .step = state_.steps_done, .epoch = epoch + 1,
                   .num_to_keep = options_.num_checkpoints_to_keep, .best_metric = options_.best_metric, .by_ranks = options_.save_by_ranks};
+    if (!spec_.storage.url.empty()) save.by_ranks = false;
     save.metrics["train_loss"] = row->train_loss;
     if (row->has_eval) {
       save.metrics["eval_loss"] = row->eval_loss;
@@ -814,7 +818,9 @@ class Run {
   }
 
   absl::Status Finish() {
-    if (SampleCount() > 0) {
+    if (SampleCount() > 0 && !spec_.storage.url.empty()) {
+      Say("held-out prompts are not answered: the checkpoint is in S3 and not on a node");
+    } else if (SampleCount() > 0) {
       ARGOSY_ASSIGN_OR_RETURN(std::vector<std::string> tuned, Answer(/*tuned=*/true, SampleCount()));
       Say("\nheld-out prompts:");
       for (size_t i = 0; i < SampleCount(); ++i) {
@@ -929,6 +935,12 @@ absl::Status CheckFinetuneOptions(const FinetuneOptions& options) {
   if (options.save_every < 0) return InvalidArgument("--save-every {}: a number of steps, or 0 for epochs' ends only", options.save_every);
   if (options.save_every > 0 && options.save_state == SaveStateMode::kNone) {
     return InvalidArgument("--save-every {} saves training states, which --save-state none rules out", options.save_every);
+  }
+  if (!options.storage_path.empty()) {
+    ARGOSY_RETURN_IF_ERROR(Annotate(ParseS3Url(options.storage_path).status(), "--storage-path"));
+    if (options.exact_rows > 0) return InvalidArgument("--exact-rows with --storage-path: the checkpoint is then in S3, and no node has it to answer with");
+  } else if (!options.s3_endpoint.empty()) {
+    return InvalidArgument("--s3-endpoint is for --storage-path");
   }
   if (options.resume && options.overwrite) return InvalidArgument("--resume and --overwrite: one goes on with a run, the other removes it");
   if (options.failure.max_failures < 0) return InvalidArgument("--max-failures {}: at least 0", options.failure.max_failures);

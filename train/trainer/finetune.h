@@ -39,6 +39,8 @@ enum class SaveStateMode { kNewest, kAll, kNone };
 struct FinetuneOptions {
   std::string model_directory;
   std::string output_dir;
+  std::string storage_path;         // s3://bucket/prefix that gets the checkpoints in place of output_dir; empty: output_dir
+  std::string s3_endpoint;          // http://host:port; empty: what rank 0's node says
   std::string train_path;
   std::string test_path;            // empty: no evaluation
   std::string token_cache;          // folder of the rows as tokens, reused by later runs; empty: they are kept in memory

@@ -17,6 +17,7 @@
 #include "spdlog/spdlog.h"
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/checkpoint/retention.h"
+#include "train/checkpoint/s3_checkpoint.h"
 #include "train/collective/group.h"
 #include "train/data/token_cache.h"
 #include "train/model/model.h"
@@ -165,12 +166,20 @@ RankHello RankWorker::Hello() {
           .pid = static_cast<uint32_t>(::getpid()), .gpu_ids = context.gpu_ids};
 }
 
-OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes, bool goes_on) {
+OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes, bool goes_on, StorageSpec storage) {
   auto inspect = [&]() -> absl::StatusOr<OutputReport> {
     ARGOSY_RETURN_IF_ERROR(MakeDirectories(directory));
     ARGOSY_RETURN_IF_ERROR(CheckSpace(directory, bytes));
     OutputReport report;
-    ARGOSY_ASSIGN_OR_RETURN(std::vector<SavedCheckpoint> checkpoints, ListCheckpoints(directory));
+    std::vector<SavedCheckpoint> checkpoints;
+    if (storage.url.empty()) {
+      ARGOSY_ASSIGN_OR_RETURN(checkpoints, ListCheckpoints(directory));
+    } else {
+      ARGOSY_ASSIGN_OR_RETURN(S3Location parent, ParseS3Url(storage.url));
+      ARGOSY_ASSIGN_OR_RETURN(std::unique_ptr<S3Client> client, S3Client::Create(parent.bucket, {.endpoint = storage.endpoint}));
+      ARGOSY_RETURN_IF_ERROR(CheckS3Access(*client, parent));
+      ARGOSY_ASSIGN_OR_RETURN(checkpoints, ListS3Checkpoints(*client, parent));
+    }
     for (const SavedCheckpoint& checkpoint : checkpoints) {
       report.checkpoints.push_back(std::filesystem::path(checkpoint.directory).filename().string());
     }
@@ -194,8 +203,16 @@ OutputReport RankWorker::PrepareOutput(std::string directory, int64_t bytes, boo
 
 bool RankWorker::SeesTokens(std::string path, uint32_t id) { return OpenTokenCache(path, id).ok(); }
 
-int64_t RankWorker::ClearOutput(std::string directory) {
+int64_t RankWorker::ClearOutput(std::string directory, StorageSpec storage) {
   int64_t removed = 0;
+  if (!storage.url.empty()) {
+    S3Location in = ValueOrThrow(ParseS3Url(storage.url), state_->rank);
+    std::unique_ptr<S3Client> client = ValueOrThrow(S3Client::Create(in.bucket, {.endpoint = storage.endpoint}), state_->rank);
+    for (const SavedCheckpoint& checkpoint : ValueOrThrow(ListS3Checkpoints(*client, in), state_->rank)) {
+      ThrowIfError(RemoveS3Checkpoint(*client, ValueOrThrow(ParseS3Url(checkpoint.directory), state_->rank)), state_->rank);
+      ++removed;
+    }
+  }
   for (const std::string& parent : {directory, directory + "/" + kStateFolder}) {
     std::vector<SavedCheckpoint> checkpoints = ValueOrThrow(ListCheckpoints(parent), state_->rank);
     for (const SavedCheckpoint& checkpoint : checkpoints) ThrowIfError(RemoveCheckpoint(checkpoint.directory), state_->rank);
@@ -329,6 +346,14 @@ SaveReport RankWorker::Save(SaveSpec spec) {
   options.directory = spec.directory;
   options.layout = layout;
   options.notes = {.step = spec.step, .epoch = spec.epoch, .metrics = spec.metrics};
+  const std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
+  std::unique_ptr<S3Client> client;   // outlives the writer
+  S3Location place;
+  if (IsS3Url(spec.directory)) {
+    place = ValueOrThrow(ParseS3Url(spec.directory), s.rank);
+    client = ValueOrThrow(S3Client::Create(place.bucket, {.endpoint = s.spec.storage.endpoint}), s.rank);
+    options.sink = ValueOrThrow(SendToS3(*client, place), s.rank);
+  }
   std::unique_ptr<CheckpointWriter> writer = ValueOrThrow(CheckpointWriter::Create(std::move(options)), s.rank);
   ModelFiles files{.config = s.adapter ? nullptr : &s.config,
                    .changes = {.vocab_size = s.config.vocab_size, .dtype = spec.save_dtype, .bos_token_id = text_of(spec.bos_id),
@@ -345,8 +370,8 @@ SaveReport RankWorker::Save(SaveSpec spec) {
                              : PullWeights(*s.engine, *s.weights, *writer, pull), s.rank);
   ThrowIfError(writer->Commit(), s.rank);
   if (spec.num_to_keep > 0) {
-    std::string parent = spec.directory.substr(0, spec.directory.rfind('/'));
-    ThrowIfError(ApplyRetention(parent, {.num_to_keep = spec.num_to_keep, .metric = spec.best_metric}), s.rank);
+    const RetentionPolicy policy{.num_to_keep = spec.num_to_keep, .metric = spec.best_metric};
+    ThrowIfError(client != nullptr ? ApplyS3Retention(*client, ValueOrThrow(ParseS3Url(parent), s.rank), policy) : ApplyRetention(parent, policy), s.rank);
   }
   return {.bytes = layout.FileBytes(), .files = static_cast<int64_t>(layout.files.size()), .seconds = SecondsSince(begin)};
 }

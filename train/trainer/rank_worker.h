@@ -27,11 +27,11 @@ class RankWorker {
   ~RankWorker();
 
   RankHello Hello();
-  // Rank 0: makes the folder for checkpoints on this node, checks that `bytes` fit, and says what is in it. Of training states to go on from, every byte
+  // Rank 0: makes the folder for checkpoints on this node, tries whether their storage can be written, checks that `bytes` fit, and says what is in it. Of training states to go on from, every byte
   // is checked; else the newest is named as it is.
-  OutputReport PrepareOutput(std::string directory, int64_t bytes, bool goes_on);
+  OutputReport PrepareOutput(std::string directory, int64_t bytes, bool goes_on, StorageSpec storage);
   // Rank 0: removes the checkpoints and training states of an earlier run; how many there were.
-  int64_t ClearOutput(std::string directory);
+  int64_t ClearOutput(std::string directory, StorageSpec storage);
   // Whether this node has that token cache, whole.
   bool SeesTokens(std::string path, uint32_t id);
   // Opens the streams to the other ranks, then loads this rank's weights.

@@ -70,6 +70,12 @@ struct ResumeSpec {
   int64_t skipped = 0;
 };
 
+// Where finished checkpoints go when that is not the output folder. Credentials are each node's own.
+struct StorageSpec {
+  std::string url;                     // s3://bucket/prefix; empty: the output folder
+  std::string endpoint;                // http://host:port; empty: what the node's environment says
+};
+
 struct RunSpec {
   std::string run_id;                  // names the run's channels
   ModelSource model;
@@ -78,6 +84,7 @@ struct RunSpec {
   BatchSpec batch;
   LrScheduleConfig schedule;           // total_steps set
   double collective_timeout_seconds = 60;
+  StorageSpec storage;
   ResumeSpec resume;
 };
 
@@ -144,7 +151,7 @@ struct EvalReport {
 };
 
 struct SaveSpec {
-  std::string directory;           // on rank 0's node
+  std::string directory;           // on rank 0's node, or s3://bucket/prefix/name
   DType save_dtype = DType::kF32;
   int64_t shard_bytes_max = 5'000'000'000;
   std::map<std::string, std::string> files;   // tokenizer files as the run changed them
