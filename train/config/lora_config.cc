@@ -26,15 +26,16 @@ constexpr std::string_view kRead[] = {"peft_type", "task_type", "r", "lora_alpha
                                       "modules_to_save", "bias", "init_lora_weights", "rank_pattern", "alpha_pattern", "layers_to_transform",
                                       "layers_pattern", "base_model_name_or_path", "fan_in_fan_out"};
 constexpr std::string_view kWithoutEffect[] = {"peft_version", "inference_mode", "revision", "auto_mapping", "megatron_core", "qalora_group_size",
-                                               "runtime_config", "ensure_weight_tying"};
+                                               "runtime_config"};
 
 struct Refusal { std::string_view key, what; };
 constexpr Refusal kRefused[] = {
     {"use_dora", "DoRA"}, {"use_qalora", "QALoRA"}, {"lora_bias", "a bias in the adapters"}, {"layer_replication", "replicated layers"},
     {"trainable_token_indices", "single trainable tokens"}, {"target_parameters", "adapters of parameters that are no modules"},
-    {"alora_invocation_tokens", "activated LoRA"}, {"use_bdlora", "block-diagonal LoRA"}, {"arrow_config", "Arrow"}, {"eva_config", "EVA"},
-    {"corda_config", "CorDA"}, {"lora_ga_config", "LoRA-GA"}, {"loftq_config", "LoftQ"}, {"megatron_config", "Megatron layers"},
-    {"kasa_config", "KaSA"}, {"velora_config", "VeLoRA"}, {"monteclora_config", "MonteCLoRA"}};
+    {"alora_invocation_tokens", "activated LoRA"}, {"ensure_weight_tying", "one adapter for both ends of a tied matrix"},
+    {"use_bdlora", "block-diagonal LoRA"}, {"arrow_config", "Arrow"}, {"eva_config", "EVA"}, {"corda_config", "CorDA"}, {"lora_ga_config", "LoRA-GA"},
+    {"loftq_config", "LoftQ"}, {"megatron_config", "Megatron layers"}, {"kasa_config", "KaSA"}, {"velora_config", "VeLoRA"},
+    {"monteclora_config", "MonteCLoRA"}};
 
 bool SaysNothing(const json& value) {
   return value.is_null() || value == false || ((value.is_object() || value.is_array() || value.is_string()) && value.empty());

@@ -81,6 +81,7 @@ TEST_CASE("LoraConfig: what is not done here is refused by the key's name and va
            {R"({"use_dora": true})", "use_dora", "DoRA"},
            {R"({"init_lora_weights": "pissa"})", "init_lora_weights", "pissa"},
            {R"({"lora_bias": true})", "lora_bias", "true"},
+           {R"({"ensure_weight_tying": true})", "ensure_weight_tying", "tied matrix"},
            {R"({"layer_replication": [[0, 2]]})", "layer_replication", "replicated"},
            {R"({"trainable_token_indices": [3]})", "trainable_token_indices", "[3]"},
            {R"({"use_qalora": true})", "use_qalora", "QALoRA"},
