@@ -55,6 +55,22 @@ int main(int argc, char** argv) {
       else AdamWStepF32(Floats(p).subspan(begin, count), slice, scalars);
     });
   };
+  at::Tensor g16 = g.to(at::kBFloat16), m16 = at::zeros({n}, at::kBFloat16), v16 = at::zeros({n}, at::kBFloat16);
+  auto narrow = [&](bool moments) {
+    AdamWScalars scalars = argosy::train::ScalarsFor({}, 3, 1e-3, 0.01, 1.0);
+    parallel([&](int64_t begin, int64_t end) {
+      size_t count = end - begin;
+      AdamWSlice slice{.gradient_bf16 = Bits(g16).subspan(begin, count), .first = static_cast<uint32_t>(begin), .key = 3};
+      if (moments) {
+        slice.moment1_bf16 = Bits(m16).subspan(begin, count);
+        slice.moment2_bf16 = Bits(v16).subspan(begin, count);
+      } else {
+        slice.moment1 = Floats(m).subspan(begin, count);
+        slice.moment2 = Floats(v).subspan(begin, count);
+      }
+      AdamWStepBf16(Bits(p16).subspan(begin, count), Bits(low).subspan(begin, count), slice, scalars);
+    });
+  };
   auto fused = [&] {
     at::_fused_adamw_({p}, {g}, {m}, {v}, {}, {step}, 1e-3, 0.9, 0.999, 0.01, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
   };
@@ -62,7 +78,9 @@ int main(int argc, char** argv) {
   Case cases[] = {{"ours, fp32", 28.0, [&] { ours(false); }},
                   {"torch fused, fp32", 28.0, fused},
                   {"ours, bf16 with split master", 28.0, [&] { ours(true); }},
-                  {"torch fused, fp32, and cast to bf16", 34.0, [&] { fused(); cast.copy_(p); }}};
+                  {"torch fused, fp32, and cast to bf16", 34.0, [&] { fused(); cast.copy_(p); }},
+                  {"ours, bf16, gradient in bf16", 26.0, [&] { narrow(false); }},
+                  {"ours, bf16, gradient and moments too", 18.0, [&] { narrow(true); }}};
   for (Case& one : cases) one.work();   // pages are touched
   for (int round = 0; round < rounds; ++round) {
     for (Case& one : cases) one.best = std::min(one.best, Seconds(one.work));
